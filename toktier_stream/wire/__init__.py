@@ -1,0 +1,1 @@
+"""Messages and their bytes: what travels between the two teams and the workers."""
