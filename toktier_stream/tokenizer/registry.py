@@ -1,0 +1,108 @@
+"""The content-addressed registry: names to frozen tokenizers. Entries never change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.tokenizer import seed
+from toktier_stream.tokenizer.artifact import HASH_PREFIX, Artifact
+from toktier_stream.tokenizer.face import Encoder
+from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Which path serves a tokenizer, and why not a faster one."""
+
+    path: str
+    reasons: tuple[str, ...]
+
+
+class Entry:
+    """One registered tokenizer. The reference and the encoder are built on first use."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """``sha256:<hex>`` of the file."""
+        return self.artifact.name
+
+    @cached_property
+    def reference(self) -> Reference:
+        """The judge. Raises ``TOKENIZER_LOAD``."""
+        return Reference(self.artifact)
+
+    @cached_property
+    def _built(self) -> tuple[Encoder, Admission]:
+        reason = seed.refusal(self.reference)
+        if reason:
+            return ReferenceEncoder(self.reference), Admission("reference", (reason,))
+        return seed.SeedEncoder(self.reference), Admission("seed", ())
+
+    @property
+    def encoder(self) -> Encoder:
+        """The fastest exact encoder this tokenizer is admitted to."""
+        with self._lock:
+            return self._built[0]
+
+    @property
+    def admission(self) -> Admission:
+        """Which path that is, with the reasons."""
+        with self._lock:
+            return self._built[1]
+
+
+class Registry:
+    """Aliases and hashes to entries. Immutable after construction, safe for threads."""
+
+    def __init__(self, files: Mapping[str, Path], default: str = "") -> None:
+        """``files`` maps an alias to a tokenizer.json (or its folder).
+
+        Raises ``TOKENIZER_LOAD`` for an unreadable file, ``UNKNOWN_TOKENIZER`` for a default
+        that is not among them.
+        """
+        self._entries: dict[str, Entry] = {}
+        self._aliases: dict[str, str] = {}
+        for alias, path in files.items():
+            artifact = Artifact.load(path)
+            self._entries.setdefault(artifact.name, Entry(artifact))
+            self._aliases[alias] = artifact.name
+        if default:
+            self.resolve(default)
+        self.default = default
+
+    def resolve(self, name: str) -> Entry:
+        """The entry of an alias or ``sha256:…``; an empty name means the default.
+
+        Raises ``MISSING_TOKENIZER`` or ``UNKNOWN_TOKENIZER``.
+        """
+        name = name or self.default
+        if not name:
+            raise ToktierError(Code.MISSING_TOKENIZER)
+        key = name if name.startswith(HASH_PREFIX) else self._aliases.get(name, "")
+        entry = self._entries.get(key)
+        if entry is None:
+            raise ToktierError(Code.UNKNOWN_TOKENIZER, f"name of {len(name)} characters")
+        return entry
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Alias to ``sha256:…``."""
+        return dict(self._aliases)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries."""
+        return tuple(self._entries.values())
+
+
+def load_file(path: Path) -> Entry:
+    """A registry entry of one file, without a registry."""
+    return Entry(Artifact.load(path))
