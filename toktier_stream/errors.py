@@ -28,6 +28,7 @@ class Code(StrEnum):
     MISSING_OP = "MISSING_OP"
     INVALID_UTF8 = "INVALID_UTF8"
     LONE_SURROGATE = "LONE_SURROGATE"
+    FIELD_TOO_LONG = "FIELD_TOO_LONG"
     EDIT_OFFSETS = "EDIT_OFFSETS"
     OFFSET_RANGE = "OFFSET_RANGE"
     OFFSET_IN_CHARACTER = "OFFSET_IN_CHARACTER"
@@ -140,8 +141,13 @@ EXPLANATIONS: dict[Code, Explanation] = {
         _REJECTED,
         "replace or drop the lone surrogate before sending",
     ),
+    Code.FIELD_TOO_LONG: Explanation(
+        "request_id or tokenizer is longer than 480 bytes of UTF-8",
+        _REJECTED,
+        "shorten the named field; it is left out of the answer",
+    ),
     Code.EDIT_OFFSETS: Explanation(
-        "an edit has only one of start_byte and end_byte, or end_byte lies before start_byte",
+        "an edit has only one of start_byte and end_byte, or they are negative or out of order",
         _REJECTED,
         "give both in order, or neither to append",
     ),
