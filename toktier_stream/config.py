@@ -1,0 +1,141 @@
+"""The worker's configuration: environment (``TOKTIER_…``), a TOML file, and safe defaults.
+
+Precedence: keyword arguments, environment, TOML, defaults. Unknown fields are refused.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from toktier_stream.errors import Code, ToktierError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+class Settings(BaseSettings):
+    """Everything a worker can be told. ``toktier-stream check-config`` prints the result."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TOKTIER_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    broker: str = Field("local:", description="kafka://host:port[,host:port…], or local:")
+    group: str = Field("toktier-workers", description="consumer group of the workers")
+    instance_id: str = Field("", description="static group membership: a stable name per worker")
+    topic_appends: str = "toktier.appends"
+    topic_tokens: str = "toktier.tokens"
+    topic_checks: str = "toktier.checks"
+    topic_rejects: str = "toktier.rejects"
+    topic_sessions: str = "toktier.sessions"
+    create_topics: bool = Field(False, description="create missing topics at start")
+    partitions: int = Field(4, ge=1, description="partitions of topics that are created")
+
+    security_protocol: str = Field("PLAINTEXT", pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$")
+    sasl_mechanism: str = "SCRAM-SHA-512"
+    sasl_username: str = ""
+    sasl_password: SecretStr = SecretStr("")
+    ssl_cafile: Path | None = None
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+
+    tokenizers: dict[str, Path] = Field(
+        default_factory=dict, description="alias = path of a tokenizer.json or its folder"
+    )
+    default_tokenizer: str = Field("", description="alias for events that name none")
+
+    state_dir: Path = Field(Path("state"), description="LMDB stores, one folder per partition")
+    store_map_bytes: int = Field(64 * GIB, ge=MIB, description="sparse map of one partition")
+    hot_bytes: int = Field(256 * MIB, ge=0, description="decoded sessions kept in memory, each")
+    session_ttl_s: float = Field(86_400, gt=0, description="removed this long after last touch")
+    quota_bytes: int = Field(0, ge=0, description="stored bytes per partition; 0: no quota")
+    restore_deadline_s: float = Field(600, gt=0)
+
+    max_event_bytes: int = Field(MIB, ge=KIB, description="largest record on the input topic")
+    max_session_bytes: int = Field(64 * MIB, ge=KIB, description="largest text of one session")
+    part_bytes: int = Field(512 * KIB, ge=KIB, description="payload of one part of an answer")
+    parts_memory_bytes: int = Field(256 * MIB, ge=KIB, description="unfinished parts, in all")
+    parts_deadline_s: float = Field(60, gt=0, description="a revision's parts must arrive within")
+
+    batch_records: int = Field(256, ge=1, description="events in one transaction, at most")
+    batch_bytes: int = Field(8 * MIB, ge=KIB, description="text in one transaction, about")
+    inflight_bytes: int = Field(64 * MIB, ge=KIB, description="per partition, then it pauses")
+    shutdown_deadline_s: float = Field(20, gt=0)
+    transaction_timeout_s: float = Field(60, gt=0)
+
+    verify_rate: float = Field(0.05, ge=0, le=1, description="share of answers re-encoded")
+    verify_seed: int = 0
+    verify_queue: int = Field(64, ge=1, description="samples waiting; beyond, they are dropped")
+    verify_queue_bytes: int = Field(256 * MIB, ge=KIB)
+    evidence_dir: Path | None = Field(None, description="mismatches are written here, mode 0600")
+    evidence_text: bool = Field(False, description="write the text into the evidence file too")
+
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
+    log_json: bool = True
+    otlp_endpoint: str = Field("", description="OTLP/HTTP collector; empty: telemetry is off")
+    trace_ratio: float = Field(0.1, ge=0, le=1, description="traces started here; parents decide")
+    metrics_interval_s: float = Field(15, gt=0)
+
+    @field_validator("broker")
+    @classmethod
+    def _known_broker(cls, value: str) -> str:
+        if value != "local:" and not value.startswith("kafka://"):
+            raise ValueError("must be local: or kafka://host:port")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        if self.default_tokenizer and self.default_tokenizer not in self.tokenizers:
+            raise ValueError(f"default_tokenizer {self.default_tokenizer!r} is not in tokenizers")
+        if self.part_bytes + 4 * KIB > self.max_event_bytes:
+            raise ValueError("part_bytes must leave 4 KiB below max_event_bytes for the envelope")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, _TomlSource(settings_cls)
+
+
+class _TomlSource(PydanticBaseSettingsSource):
+    """Values of the TOML file that :func:`load` was given."""
+
+    values: ClassVar[dict[str, Any]] = {}
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return self.values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return dict(self.values)
+
+
+def load(file: Path | None = None, **overrides: Any) -> Settings:
+    """Settings from overrides, environment and a TOML file. Raises ``CONFIG_INVALID``."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values = tomllib.loads(file.read_text())
+        except OSError as error:
+            raise ToktierError(Code.CONFIG_INVALID, f"{file}: {error.strerror}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ToktierError(Code.CONFIG_INVALID, f"{file}: {error}") from error
+    _TomlSource.values = values
+    try:
+        return Settings(**{k: v for k, v in overrides.items() if v is not None})
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()
+        )
+        raise ToktierError(Code.CONFIG_INVALID, problems) from error
+    finally:
+        _TomlSource.values = {}

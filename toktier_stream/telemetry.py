@@ -1,0 +1,174 @@
+"""Every span, metric and log field of the system, named in one place, and how they are switched on.
+
+Nothing here ever carries transcript text: attributes are ids, counts, positions, hashes and names.
+Spans follow the OpenTelemetry messaging conventions (poll CLIENT, process CONSUMER, send PRODUCER).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import structlog
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import Counter, Histogram, UpDownCounter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+SCOPE: Final = "toktier_stream"
+
+# Spans, in the order of one event's way.
+SPAN_SEND: Final = "send toktier.appends"  # client, PRODUCER: the event leaves
+SPAN_PROCESS: Final = "process toktier.appends"  # worker, CONSUMER: all work on one event
+SPAN_DECODE: Final = "decode"  # bytes to a checked event, parts joined
+SPAN_ROUTE: Final = "route"  # session looked up, revision and guards checked
+SPAN_ENCODE: Final = "encode"  # splice or full encode
+SPAN_PUBLISH: Final = "send toktier.tokens"  # worker, PRODUCER: the batch's transaction
+SPAN_STORE: Final = "store"  # the batch's LMDB commit
+SPAN_RECEIVE: Final = "receive toktier.tokens"  # client, CONSUMER: the update is applied
+SPAN_VERIFY: Final = "verify"  # shadow verifier, linked to the event's trace
+SPAN_RESTORE: Final = "restore"  # a partition's changelog replay
+
+# Attributes of the spans above (messaging.* as in the conventions).
+ATTR_SESSION: Final = "toktier.session_id"
+ATTR_REVISION: Final = "toktier.revision"
+ATTR_STATUS: Final = "toktier.status"
+ATTR_CODE: Final = "toktier.code"
+ATTR_ROUTE: Final = "toktier.route"
+ATTR_BYTES: Final = "toktier.bytes_received"
+ATTR_CHARS: Final = "toktier.chars_encoded"
+ATTR_WIDENINGS: Final = "toktier.widenings"
+ATTR_BATCH: Final = "messaging.batch.message_count"
+ATTR_PARTITION: Final = "messaging.destination.partition.id"
+ATTR_OFFSET: Final = "messaging.kafka.message.offset"
+
+Kind = Literal["counter", "histogram", "updown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: what it counts, in which unit, by which attributes."""
+
+    name: str
+    kind: Kind
+    unit: str
+    description: str
+    attributes: tuple[str, ...] = ()
+
+
+METRICS: Final = (
+    Metric("toktier.events", "counter", "{event}", "Answered events", ("status", "code")),
+    Metric("toktier.rejects", "counter", "{event}", "Events sent to the rejects topic", ("code",)),
+    Metric("toktier.answers", "counter", "{answer}", "Answers with ids, by route", ("route",)),
+    Metric("toktier.received", "counter", "By", "Bytes of text received in events"),
+    Metric("toktier.encoded", "counter", "{char}", "Characters tokenized to answer them"),
+    Metric("toktier.widenings", "counter", "{widening}", "Windows doubled in search of a cut"),
+    Metric("toktier.fallbacks", "counter", "{event}", "Splices given up for a full encode"),
+    Metric("toktier.encode.duration", "histogram", "s", "Time to compute one answer", ("route",)),
+    Metric("toktier.batch.duration", "histogram", "s", "One batch by stage", ("stage",)),
+    Metric("toktier.batch.size", "histogram", "{event}", "Events in one transaction"),
+    Metric("toktier.end_to_end", "histogram", "s", "From the producer's clock to the commit"),
+    Metric(
+        "toktier.transactions", "counter", "{transaction}", "Transactions, by outcome", ("outcome",)
+    ),
+    Metric("toktier.changelog", "counter", "By", "Bytes written to the changelog"),
+    Metric("toktier.partitions", "updown", "{partition}", "Partitions running on this worker"),
+    Metric("toktier.restored", "counter", "{record}", "Changelog records replayed"),
+    Metric("toktier.evicted", "counter", "{session}", "Sessions removed, by reason", ("reason",)),
+    Metric(
+        "toktier.quarantined", "counter", "{session}", "Sessions set aside, by reason", ("reason",)
+    ),
+    Metric("toktier.checks", "counter", "{check}", "Samples verified, by verdict", ("verdict",)),
+    Metric("toktier.checks.dropped", "counter", "{check}", "Samples dropped: verifier queue full"),
+)
+
+
+class Instruments:
+    """The instruments of :data:`METRICS`, by name. No-ops until an SDK is set up."""
+
+    def __init__(self) -> None:
+        meter = metrics.get_meter(SCOPE)
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        self._updowns: dict[str, UpDownCounter] = {}
+        for m in METRICS:
+            if m.kind == "counter":
+                self._counters[m.name] = meter.create_counter(m.name, m.unit, m.description)
+            elif m.kind == "histogram":
+                self._histograms[m.name] = meter.create_histogram(m.name, m.unit, m.description)
+            else:
+                self._updowns[m.name] = meter.create_up_down_counter(m.name, m.unit, m.description)
+
+    def add(self, name: str, amount: float = 1, **attributes: str) -> None:
+        """Count. The name must be in :data:`METRICS`."""
+        self._counters[name].add(amount, attributes)
+
+    def record(self, name: str, value: float, **attributes: str) -> None:
+        """Record one value of a histogram."""
+        self._histograms[name].record(value, attributes)
+
+    def move(self, name: str, amount: int) -> None:
+        """Move an up-down counter."""
+        self._updowns[name].add(amount)
+
+
+def tracer() -> trace.Tracer:
+    """The tracer of this package; no-op until an SDK is set up."""
+    return trace.get_tracer(SCOPE)
+
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+def context_from_headers(headers: tuple[tuple[str, bytes], ...]) -> Any:
+    """The W3C trace context of a record's headers, to be a span's parent."""
+    carrier = {
+        k: v.decode("ascii", "replace") for k, v in headers if k in ("traceparent", "tracestate")
+    }
+    return _PROPAGATOR.extract(carrier)
+
+
+def headers_from_span(span: trace.Span) -> tuple[tuple[str, bytes], ...]:
+    """``traceparent`` (and ``tracestate``) headers that continue a span."""
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, trace.set_span_in_context(span))
+    return tuple((k, v.encode("ascii")) for k, v in carrier.items())
+
+
+def _add_trace_ids(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    context = trace.get_current_span().get_span_context()
+    if context.is_valid:
+        event.setdefault("trace_id", format(context.trace_id, "032x"))
+        event.setdefault("span_id", format(context.span_id, "016x"))
+    return event
+
+
+def setup_logging(level: str = "info", *, json: bool = True) -> None:
+    """structlog to standard error: one JSON object a line, with trace ids; or for people."""
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _add_trace_ids,
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def logger(name: str) -> Any:
+    """A structured logger. Bind ids and counts to it, never text."""
+    return structlog.get_logger(name)
