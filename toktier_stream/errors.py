@@ -60,6 +60,7 @@ class Code(StrEnum):
     TOPIC_MISSING = "TOPIC_MISSING"
     BROKER_UNREACHABLE = "BROKER_UNREACHABLE"
     PRODUCER_FENCED = "PRODUCER_FENCED"
+    PARTITION_LOST = "PARTITION_LOST"
     TOKENIZER_LOAD = "TOKENIZER_LOAD"
     TOKENIZER_UNSUPPORTED = "TOKENIZER_UNSUPPORTED"
     TOKENIZER_FETCH = "TOKENIZER_FETCH"
@@ -257,6 +258,11 @@ EXPLANATIONS: dict[Code, Explanation] = {
     Code.PRODUCER_FENCED: Explanation(
         "another process has taken over this partition's transactional id",
         "this partition, here only",
+        "nothing: the newer owner goes on; look for flapping group membership if it repeats",
+    ),
+    Code.PARTITION_LOST: Explanation(
+        "the group has given this partition to another member",
+        "this partition, here only: its position was not committed",
         "nothing: the newer owner goes on; look for flapping group membership if it repeats",
     ),
     Code.TOKENIZER_LOAD: Explanation(

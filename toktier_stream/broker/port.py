@@ -8,11 +8,17 @@ Contract (one test suite holds both backends to it):
 * ``Transaction.publish`` makes all its records and the commit visible together, or none of them.
   A second transaction object with the same id fences the first: its next publish raises
   ``ToktierError(PRODUCER_FENCED)``.
-* Consumers and readers see committed records only.
+* Consumers and readers see committed records only. Before the first commit, and where the
+  position is out of range, they start with the oldest record.
+* A record too large for its topic raises ``ToktierError(EVENT_TOO_LARGE)``, an object used before
+  ``start`` or after ``stop`` ``ToktierError(CLIENT_CLOSED)``; a ``poll`` that ``stop`` interrupts
+  raises it too.
+* Every call can be cancelled. What a cancelled ``publish`` or ``send`` has done is not known.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,19 +70,26 @@ class TopicSpec:
 
 
 RebalanceCallback = Callable[[frozenset[int]], None]
-"""Called on the loop with the whole set of partitions; must return at once and never raise."""
+"""Called on the loop with the whole set of partitions; must return at once and never raise.
+
+Rebalancing is eager: each one revokes everything held, then assigns the new share (which may be
+empty). Nothing is called for an empty set of revoked partitions, nor by ``stop``. The member may
+call ``pause``, ``resume`` and ``seek`` from the callback of an assignment."""
 
 
 class GroupConsumer(Protocol):
-    """A member of a consumer group on one topic. Not safe for use by two tasks at once."""
+    """A member of a consumer group on one topic. Only one task may poll it.
+
+    ``pause``, ``resume`` and ``seek`` of a partition that is not held now do nothing: a rebalance
+    can always come first, so callers tag their work with the assignment it belongs to.
+    """
 
     async def start(self) -> None:
-        """Join the group. Raises ``BROKER_UNREACHABLE`` or ``TOPIC_MISSING``."""
+        """Join the group and wait for the first assignment. Raises ``BROKER_UNREACHABLE`` or
+        ``TOPIC_MISSING``."""
         ...
 
-    async def poll(
-        self, timeout: float, max_records: int
-    ) -> Mapping[int, Sequence[Record]]:
+    async def poll(self, timeout: float, max_records: int) -> Mapping[int, Sequence[Record]]:
         """Records by partition, at most ``max_records`` per partition; empty after ``timeout``
         seconds. Paused partitions deliver nothing but must be polled on."""
         ...
@@ -94,7 +107,8 @@ class GroupConsumer(Protocol):
         ...
 
     async def commit(self, partition: int, position: Committed) -> None:
-        """Commit outside a transaction (``at_least_once``)."""
+        """Commit outside a transaction (``at_least_once``). Raises ``PARTITION_LOST`` when the
+        partition is not, or no longer, this member's."""
         ...
 
     async def lag(self, partition: int) -> int:
@@ -114,7 +128,12 @@ class Transaction(Protocol):
         ...
 
     async def publish(
-        self, records: Sequence[OutRecord], group: str, topic: str, partition: int, position: Committed
+        self,
+        records: Sequence[OutRecord],
+        group: str,
+        topic: str,
+        partition: int,
+        position: Committed,
     ) -> list[tuple[int, int]]:
         """Publish ``records`` and commit ``position`` of ``topic``/``partition`` for ``group`` as
         one transaction. Returns (partition, offset) of each record, in order. Raises
@@ -153,6 +172,13 @@ class Reader(Protocol):
 
     async def end(self, partition: int) -> int:
         """The end offset (last stable), now."""
+        ...
+
+    def drained(self, partition: int, end: int) -> bool:
+        """Whether the broker has told that no record stands between the position and ``end``.
+
+        So a reader knows that it is done where the position cannot reach the end: transaction
+        markers and compacted records take offsets too. True only of something polled."""
         ...
 
     async def stop(self) -> None: ...
@@ -199,18 +225,19 @@ async def read_to_end(
 ) -> AsyncIterator[Record]:
     """Records of one partition from ``start`` to the end it had when called.
 
-    Ends when the position reaches that end, or when nothing came for a while: the position can
-    stay one short of the end when the log closes with a transaction marker. ``deadline`` is in
-    seconds; past it a ``TimeoutError`` is raised.
+    Starts the reader; stopping it is the caller's job. Ends when the position reaches that end,
+    or when the broker has told that nothing stands before it (see :meth:`Reader.drained`): a
+    slow broker is waited for. ``deadline`` is in seconds; past it a ``TimeoutError`` is raised.
     """
     limit = time.monotonic() + deadline
-    await reader.start({partition: start})
-    end = await reader.end(partition)
-    idle = 0
-    while reader.position(partition) < end and idle < 3:
-        if time.monotonic() > limit:
+    async with asyncio.timeout(deadline):
+        await reader.start({partition: start})
+        end = await reader.end(partition)
+    while reader.position(partition) < end and not reader.drained(partition, end):
+        left = limit - time.monotonic()
+        if left <= 0:
             raise TimeoutError(f"partition {partition}: {reader.position(partition)} of {end}")
-        records = await reader.poll(0.2, 1000)
-        idle = 0 if records else idle + 1
-        for record in records:
+        for record in await reader.poll(min(left, 1.0), 1000):
+            if record.offset >= end:
+                return
             yield record
