@@ -65,7 +65,7 @@ def test_tools_choose_their_own_template() -> None:
         ("{% if %}", "error, line 1"),
         ("\n{% for m in messages %}", "error, line 2"),
         ("\n{{ raise_exception('roles must alternate') }}", "line 2: roles must alternate"),
-        ("{{ raise_exception({'a': 1}) }}", "no words"),
+        ("{{ raise_exception({'a': messages | length}) }}", "no words"),
         ("{{ raise_exception('bad: ' + messages[0].content) }}", "no words"),
         ("a\n\n{{ messages[0].content + none }}", "TypeError while rendering, line 3"),
         ("{{ messages[5].content.x }}", "UndefinedError"),
