@@ -43,7 +43,7 @@ def trace_context(headers: Headers) -> Headers:
 
 
 def read_form(headers: Headers) -> tuple[bytes, Code | None, str]:
-    """``(content type, None, "")``, or with the code and detail of what cannot be read.
+    """``(PROTOBUF or JSON, None, "")``, or with the code and detail of what cannot be read.
 
     Without a content type a record is protobuf, without a schema version it is version 1.
     """
@@ -53,17 +53,20 @@ def read_form(headers: Headers) -> tuple[bytes, Code | None, str]:
             content = value
         elif name == SCHEMA_VERSION:
             version = value
-    if content is not PROTOBUF and content != PROTOBUF and content != JSON:
-        content = _media_type(content)
-        if not content:
-            return PROTOBUF, Code.CONTENT_TYPE, ""
+    form = content if content is PROTOBUF else _media_type(content)
+    if not form:
+        return PROTOBUF, Code.CONTENT_TYPE, ""
     if version is not VERSION and version != VERSION:
-        return content, Code.SCHEMA_VERSION, "this release reads version 1"
-    return content, None, ""
+        return form, Code.SCHEMA_VERSION, "this release reads version 1"
+    return form, None, ""
 
 
 def _media_type(value: bytes | None) -> bytes:
-    """The known content type that ``value`` spells in another way, or nothing."""
+    """``PROTOBUF`` or ``JSON`` (these very objects), however ``value`` spells it, or nothing."""
+    if value == PROTOBUF:
+        return PROTOBUF
+    if value == JSON:
+        return JSON
     # A client may deliver a header without value as None, whatever its types say.
     if not value:
         return b""
@@ -71,4 +74,4 @@ def _media_type(value: bytes | None) -> bytes:
     # A parameter can only say what is so anyway: UTF-8.
     if any(p not in (b"", b"charset=utf-8", b'charset="utf-8"') for p in parameters):
         return b""
-    return kind if kind in (PROTOBUF, JSON) else b""
+    return PROTOBUF if kind == PROTOBUF else JSON if kind == JSON else b""
