@@ -4,7 +4,9 @@ A revision's parts must come in order, 0 to parts - 1, with nothing else of the 
 them. What breaks that rule fails the revision, never the session, and a failed revision is
 reported once: its later parts are passed over while it is remembered. The outcome depends on the
 sequence of records alone (and on :meth:`Joiner.expire`, which is given the time), so a replay
-from the record of :meth:`Joiner.oldest_tag` rebuilds every open set.
+from the record of :meth:`Joiner.oldest_tag` rebuilds every open set. In such a replay, what the
+joiner says of records that were answered before is to be dropped: a set that began before the
+replay and was complete looks like one without its beginning.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ class Joiner(ABC, Generic[M, T]):
         self._deadline_s = deadline_s
         # In order of their first parts: by tag and by time, the oldest is the first.
         self._open: dict[str, _Open[M, T]] = {}
-        self._failed: dict[str, int] = {}
+        self._failed: dict[tuple[str, int], None] = {}
         self._held = 0
 
     def add(self, message: M, tag: T, now: float) -> Step[M, T]:
@@ -142,7 +144,7 @@ class Joiner(ABC, Generic[M, T]):
         if current is not None and current.first.revision == revision:
             tag = current.tag
         failed = self._interrupt(session_id, revision)
-        if error.part > 0 and self._failed.get(session_id) == revision:
+        if error.part > 0 and (session_id, revision) in self._failed:
             return failed
         own = Failure(
             session_id, revision, error.request_id, error.tokenizer, error.code, error.detail, tag
@@ -177,6 +179,11 @@ class Joiner(ABC, Generic[M, T]):
             return oldest.tag
         return None
 
+    def open_revision(self, session_id: str) -> int:
+        """The revision of which the session has some parts here and some not; 0 if none."""
+        current = self._open.get(session_id)
+        return 0 if current is None else current.first.revision
+
     @property
     def held_bytes(self) -> int:
         """Memory of the open sets, about."""
@@ -202,9 +209,8 @@ class Joiner(ABC, Generic[M, T]):
     def _start(self, message: M, tag: T, now: float) -> Step[M, T]:
         session_id = message.session_id
         failed = self._interrupt(session_id, message.revision)
-        if self._failed.get(session_id) == message.revision:
-            # A new attempt: from here on its parts count again.
-            del self._failed[session_id]
+        # A new attempt at a revision that failed: from here on its parts count again.
+        self._failed.pop((session_id, message.revision), None)
         if message.parts == 1:
             return Step(message, failed, tag)
         started = _Open[M, T](message, tag, now)
@@ -220,7 +226,7 @@ class Joiner(ABC, Generic[M, T]):
             failed = self._interrupt(session_id, revision)
             current = None
         if current is None:
-            if self._failed.get(session_id) == revision:
+            if (session_id, revision) in self._failed:
                 return Step(None, failed, tag)
             self._remember(session_id, revision)
             orphan = Failure(
@@ -300,8 +306,7 @@ class Joiner(ABC, Generic[M, T]):
         self._held -= current.held
 
     def _remember(self, session_id: str, revision: int) -> None:
-        self._failed.pop(session_id, None)
-        self._failed[session_id] = revision
+        self._failed[session_id, revision] = None
         if len(self._failed) > _REMEMBERED:
             del self._failed[next(iter(self._failed))]
 
