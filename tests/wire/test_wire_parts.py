@@ -154,6 +154,7 @@ def test_sessions_do_not_disturb_each_other() -> None:
         step = into.add(part(number, 3, session=session), tag, 0.0)
         assert not step.failed
         oldest.append(into.oldest_tag())
+        assert into.open_revision(session) == (0 if step.ready else 1)
     assert oldest == [0, 0, 0, 0, 1, 1, 3, 3]
     assert into.open_sets == 1
 
@@ -476,6 +477,12 @@ def test_a_replay_from_the_oldest_tag_rebuilds_the_state(
     assert {o for o in replayed if o[-1] == "ready"} == {
         o for o in whole if o[-1] == "ready" and o[0] >= begin and o[3] >= begin
     }
+    # Leaving out the records that were answered before rebuilds the open sets as well.
+    alone = joiner()
+    for tag, m in enumerate(sequence[begin:stop], begin):
+        if before.open_revision(m.session_id) == m.revision:
+            alone.add(m, tag, 0.0)
+    assert [alone.open_revision(s) for s in "ab"] == [before.open_revision(s) for s in "ab"]
     # Failures too; a late part of a revision answered before the stop may be passed over.
     answered = {(o[1], o[2]) for o in whole if o[0] < stop}
     missing = {o for o in whole if o[0] >= stop} - replayed

@@ -4,9 +4,9 @@ A revision's parts must come in order, 0 to parts - 1, with nothing else of the 
 them. What breaks that rule fails the revision, never the session, and a failed revision is
 reported once: its later parts are passed over while it is remembered. The outcome depends on the
 sequence of records alone (and on :meth:`Joiner.expire`, which is given the time), so a replay
-from the record of :meth:`Joiner.oldest_tag` rebuilds every open set. In such a replay, what the
-joiner says of records that were answered before is to be dropped: a set that began before the
-replay and was complete looks like one without its beginning.
+from the record of :meth:`Joiner.oldest_tag` rebuilds every open set. In such a replay, records
+that were answered before are left out, or what the joiner says of them is dropped: a set that
+began before the replay and was complete looks like one without its beginning.
 """
 
 from __future__ import annotations
