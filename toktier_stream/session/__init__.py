@@ -1,0 +1,1 @@
+"""Session state: pages, certified splices, the LMDB store."""

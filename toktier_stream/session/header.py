@@ -1,0 +1,124 @@
+"""What is stored of a session besides its pages: one small record, written with every change.
+
+Record (little-endian): a fixed part, then the path to the last page, the remembered revisions, the
+strings, and a CRC-32 of all of it. Its size does not depend on the session's.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session.tree import Spine
+
+_VERSION: Final = 1
+_QUARANTINED: Final = 1
+_CLOSED: Final = 2
+# version, flags, path steps, remembered revisions | revision, tokens, bytes, chars, digest,
+# touched, source offset | next number | lengths of fingerprint, tokenizer and session id
+_FIXED: Final = struct.Struct("<BBBBQQQQQqqIHHH")
+_STEP: Final = struct.Struct("<IIIII")
+_RECENT: Final = struct.Struct("<QQQ")
+_CRC: Final = struct.Struct("<I")
+_TOUCHED_AT: Final = 4 + 5 * 8
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A session's header. Units: tokens, bytes and characters of its text; milliseconds since the
+    epoch. ``recent`` holds (revision, content hash, digest) of the last applied events."""
+
+    session_id: bytes
+    fingerprint: str = ""
+    tokenizer: str = ""
+    revision: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    chars: int = 0
+    digest: int = 0
+    touched_ms: int = 0
+    quarantined: bool = False
+    closed: bool = False
+    recent: tuple[tuple[int, int, int], ...] = ()
+    source_offset: int = -1
+    next_number: int = 0
+    spine: tuple[Spine, ...] = ()
+
+
+def encode(header: Header) -> bytes:
+    """The header's record."""
+    fingerprint = header.fingerprint.encode()
+    tokenizer = header.tokenizer.encode()
+    data = b"".join(
+        (
+            _FIXED.pack(
+                _VERSION,
+                _QUARANTINED * header.quarantined | _CLOSED * header.closed,
+                len(header.spine),
+                len(header.recent),
+                header.revision,
+                header.tokens,
+                header.bytes,
+                header.chars,
+                header.digest,
+                header.touched_ms,
+                header.source_offset,
+                header.next_number,
+                len(fingerprint),
+                len(tokenizer),
+                len(header.session_id),
+            ),
+            *[_STEP.pack(s.number, s.crc, s.tokens, s.bytes, s.chars) for s in header.spine],
+            *[_RECENT.pack(*entry) for entry in header.recent],
+            fingerprint,
+            tokenizer,
+            header.session_id,
+        )
+    )
+    return data + _CRC.pack(zlib.crc32(data))
+
+
+def decode(data: bytes, session_id: bytes) -> Header:
+    """The inverse of :func:`encode`. Raises ``STORE_CORRUPT``, also for another id's header."""
+    body = data[: -_CRC.size]
+    if len(body) < _FIXED.size or _CRC.pack(zlib.crc32(body)) != data[-_CRC.size :]:
+        raise ToktierError(Code.STORE_CORRUPT, "a session header fails its checksum")
+    (
+        version, flags, steps, remembered, revision, tokens, size, chars, digest, touched_ms,
+        source_offset, next_number, fingerprint_size, tokenizer_size, id_size,
+    ) = _FIXED.unpack_from(body)  # fmt: skip
+    at = _FIXED.size
+    recent_at = at + steps * _STEP.size
+    strings_at = recent_at + remembered * _RECENT.size
+    tokenizer_at = strings_at + fingerprint_size
+    id_at = tokenizer_at + tokenizer_size
+    if version != _VERSION or len(body) != id_at + id_size or body[id_at:] != session_id:
+        raise ToktierError(Code.STORE_CORRUPT, "a session header has another shape")
+    return Header(
+        session_id=session_id,
+        fingerprint=body[strings_at:tokenizer_at].decode(),
+        tokenizer=body[tokenizer_at:id_at].decode(),
+        revision=revision,
+        tokens=tokens,
+        bytes=size,
+        chars=chars,
+        digest=digest,
+        touched_ms=touched_ms,
+        quarantined=bool(flags & _QUARANTINED),
+        closed=bool(flags & _CLOSED),
+        recent=tuple(_RECENT.iter_unpack(body[recent_at:strings_at])),
+        source_offset=source_offset,
+        next_number=next_number,
+        spine=tuple(Spine(*step) for step in _STEP.iter_unpack(body[at:recent_at])),
+    )
+
+
+def touched_ms(data: bytes) -> int:
+    """When the session of this record was last touched, without decoding the rest."""
+    if len(data) < _FIXED.size:
+        raise ToktierError(Code.STORE_CORRUPT, "a session header is cut short")
+    value: int = struct.unpack_from("<q", data, _TOUCHED_AT)[0]
+    return value

@@ -1,0 +1,316 @@
+"""Compiled loops of the session room: digests, token runs, page cuts, and the packing of ids.
+
+Plain loops in numba, each with a slow twin in the tests. Everything they compile to stands in this
+one file, so numba's cache on disk can tell by the file whether it is up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from toktier_stream.wire import digest
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Bytes = npt.NDArray[np.uint8]
+Ids = npt.NDArray[np.uint32]
+Cuts = npt.NDArray[np.int64]
+
+
+def _kernel(function: F) -> F:
+    return cast(F, njit(nogil=True, cache=True)(function))
+
+
+_P: Final = np.uint64(digest.PRIME)
+_BASE: Final = np.uint64(digest.BASE)
+_INVERSE: Final = np.uint64(pow(digest.BASE, -1, digest.PRIME))
+_ONE: Final = np.uint64(1)
+_ZERO: Final = np.uint64(0)
+_S3: Final = np.uint64(3)
+_S29: Final = np.uint64(29)
+_S32: Final = np.uint64(32)
+_S61: Final = np.uint64(61)
+_M29: Final = np.uint64((1 << 29) - 1)
+_M32: Final = np.uint64((1 << 32) - 1)
+
+
+@_kernel
+def _mul(a: Any, b: Any) -> Any:
+    """a · b modulo 2^61 - 1 for a, b below it, without 128-bit products."""
+    a1, a0 = a >> _S32, a & _M32
+    b1, b0 = b >> _S32, b & _M32
+    middle = a1 * b0 + a0 * b1
+    low = a0 * b0
+    # 2^64 = 8 and middle · 2^32 = (middle >> 29) · 2^61 + …: all sums stay below 2^63.
+    total = ((a1 * b1) << _S3) + (middle >> _S29) + ((middle & _M29) << _S32)
+    total += (low & _P) + (low >> _S61)
+    total = (total & _P) + (total >> _S61)
+    if total >= _P:
+        total -= _P
+    return total
+
+
+@_kernel
+def _power(base: Any, exponent: Any) -> Any:
+    result = _ONE
+    while exponent > 0:
+        if exponent & 1:
+            result = _mul(result, base)
+        base = _mul(base, base)
+        exponent >>= 1
+    return result
+
+
+@_kernel
+def _extend(value: Any, ids: Any) -> Any:
+    for i in range(ids.shape[0]):
+        value = _mul(value, _BASE) + np.uint64(ids[i]) + _ONE
+        if value >= _P:
+            value -= _P
+    return value
+
+
+@_kernel
+def _replace_suffix(value: Any, dropped: Any, ids: Any) -> Any:
+    suffix = _extend(_ZERO, dropped)
+    value = value + (_P - suffix)
+    if value >= _P:
+        value -= _P
+    value = _mul(value, _power(_INVERSE, dropped.shape[0]))
+    return _extend(value, ids)
+
+
+@_kernel
+def _fold(tokens: Any, digests: Any) -> Any:
+    value = _ZERO
+    for i in range(tokens.shape[0]):
+        value = _mul(value, _power(_BASE, np.int64(tokens[i]))) + digests[i]
+        if value >= _P:
+            value -= _P
+    return value
+
+
+def extend(value: int, ids: Ids) -> int:
+    """The digest of a stream with digest ``value`` after appending ``ids``."""
+    return int(_extend(np.uint64(value), ids))
+
+
+def replace_suffix(value: int, dropped: Ids, ids: Ids) -> int:
+    """The digest of a stream after its suffix ``dropped`` was replaced by ``ids``."""
+    return int(_replace_suffix(np.uint64(value), dropped, ids))
+
+
+def fold(tokens: npt.NDArray[np.int64], digests: npt.NDArray[np.uint64]) -> int:
+    """The digest of a concatenation, from token counts and digests of its parts."""
+    return int(_fold(tokens, digests))
+
+
+@_kernel
+def boundary_index(lengths: Any, position: Any) -> Any:
+    """How many tokens end at or before byte ``position``; -1 if one of them spans it.
+
+    Tokens of length 0 at ``position`` belong to the character on its right and do not count.
+    """
+    if position == 0:
+        return 0
+    total: Any = 0
+    for i in range(lengths.shape[0]):
+        total += np.int64(lengths[i])
+        if total == position:
+            return i + 1
+        if total > position:
+            return -1
+    return -1
+
+
+@_kernel
+def run_right(
+    old_ids: Any, old_lengths: Any, old: Any, new_ids: Any, new_lengths: Any, new: Any, room: Any
+) -> Any:
+    """Tokens equal in id and length from indices ``old`` and ``new`` on, within ``room`` bytes.
+
+    Returns (tokens, bytes).
+    """
+    count = 0
+    used: Any = 0
+    limit = min(old_ids.shape[0] - old, new_ids.shape[0] - new)
+    while count < limit:
+        i, j = old + count, new + count
+        if old_ids[i] != new_ids[j] or old_lengths[i] != new_lengths[j]:
+            break
+        length: Any = np.int64(old_lengths[i])
+        if used + length > room:
+            break
+        used += length
+        count += 1
+    return count, used
+
+
+@_kernel
+def run_left(
+    old_ids: Any, old_lengths: Any, old: Any, new_ids: Any, new_lengths: Any, new: Any,
+    room: Any, old_low: Any, new_low: Any,
+) -> Any:  # fmt: skip
+    """The same to the left of indices ``old`` and ``new``, not below ``old_low``/``new_low``."""
+    count = 0
+    used: Any = 0
+    limit = min(old - old_low, new - new_low)
+    while count < limit:
+        i, j = old - count - 1, new - count - 1
+        if old_ids[i] != new_ids[j] or old_lengths[i] != new_lengths[j]:
+            break
+        length: Any = np.int64(old_lengths[i])
+        if used + length > room:
+            break
+        used += length
+        count += 1
+    return count, used
+
+
+@_kernel
+def page_cuts(lengths: Any, per_token: Any, target: Any, limit: Any) -> Any:
+    """Where to cut a run of tokens into pages: token indices, the last is ``len(lengths)``.
+
+    A page is closed once it costs ``target`` (encoded bytes without the page's own head), and
+    never costs more than ``limit`` unless one character's tokens do. No cut stands between tokens
+    of length 0 and the token that completes their character.
+    """
+    n = lengths.shape[0]
+    out = np.empty(n + 1, dtype=np.int64)
+    pages = 0
+    cost: Any = 0
+    cut = 0  # the last index at which this page may end
+    cut_cost = 0
+    start = 0
+    for i in range(n):
+        length = np.int64(lengths[i])
+        extra = length + per_token
+        if length > 254:
+            extra += 4
+        cost += extra
+        if length == 0:
+            continue
+        if cost > limit and cut > start:
+            out[pages] = cut
+            pages += 1
+            start = cut
+            cost -= cut_cost
+        cut = i + 1
+        cut_cost = cost
+        if cost >= target:
+            out[pages] = cut
+            pages += 1
+            start = cut
+            cost = 0
+            cut_cost = 0
+    if start < n:
+        out[pages] = n
+        pages += 1
+    return out[:pages]
+
+
+@_kernel
+def count_characters(text: Any) -> Any:
+    """Characters of UTF-8 bytes: those that are not continuation bytes."""
+    count = 0
+    for i in range(text.shape[0]):
+        if text[i] & 0xC0 != 0x80:
+            count += 1
+    return count
+
+
+@_kernel
+def left_offset(text: Any, characters: Any) -> Any:
+    """The byte at which the last ``characters`` characters of ``text`` start; 0 if fewer."""
+    i = text.shape[0]
+    while i > 0:
+        i -= 1
+        if text[i] & 0xC0 != 0x80:
+            characters -= 1
+            if characters == 0:
+                return i
+    return 0
+
+
+@_kernel
+def right_offset(text: Any, characters: Any) -> Any:
+    """The byte at which the first ``characters`` characters of ``text`` end."""
+    i = 0
+    while i < text.shape[0]:
+        if text[i] & 0xC0 != 0x80:
+            if characters == 0:
+                return i
+            characters -= 1
+        i += 1
+    return i
+
+
+@_kernel
+def pack_ids(ids: Any, width: Any, out: Any) -> Any:
+    """Little-endian ids of ``width`` bytes each into ``out``."""
+    at = 0
+    for i in range(ids.shape[0]):
+        value = ids[i]
+        for _ in range(width):
+            out[at] = value & 0xFF
+            value >>= 8
+            at += 1
+
+
+@_kernel
+def unpack_ids(data: Any, width: Any, out: Any) -> Any:
+    """The inverse of :func:`pack_ids`: fills ``out`` (uint32)."""
+    at = 0
+    for i in range(out.shape[0]):
+        value = np.uint32(0)
+        shift = np.uint32(0)
+        for _ in range(width):
+            value |= np.uint32(data[at]) << shift
+            shift += np.uint32(8)
+            at += 1
+        out[i] = value
+
+
+@_kernel
+def pack_lengths(lengths: Any, out: Any, escapes: Any) -> Any:
+    """Lengths as bytes; 255 stands for a value kept in ``escapes``. Returns how many escaped."""
+    count = 0
+    for i in range(lengths.shape[0]):
+        if lengths[i] > 254:
+            out[i] = 255
+            escapes[count] = lengths[i]
+            count += 1
+        else:
+            out[i] = lengths[i]
+    return count
+
+
+@_kernel
+def unpack_lengths(data: Any, escapes: Any, out: Any) -> Any:
+    """The inverse of :func:`pack_lengths`. Returns the sum, or -1 if the escapes do not fit."""
+    count = 0
+    total: Any = 0
+    for i in range(out.shape[0]):
+        value = np.uint32(data[i])
+        if value == 255:
+            if count == escapes.shape[0]:
+                return -1
+            value = np.uint32(escapes[count])
+            count += 1
+        out[i] = value
+        total += np.int64(value)
+    if count != escapes.shape[0]:
+        return -1
+    return total
+
+
+def characters(text: bytes) -> int:
+    """Characters of UTF-8 bytes (a piece may start or end inside one: lead bytes count)."""
+    if text.isascii():
+        return len(text)
+    return int(count_characters(np.frombuffer(text, dtype=np.uint8)))

@@ -1,0 +1,414 @@
+"""The durable sessions of one input partition: one LMDB environment, one process, one thread at a
+time.
+
+========== ============================== ==================================================
+database   key                            value
+========== ============================== ==================================================
+sessions   session id                     header (header.py)
+pages      16-byte session key, number    page (page.py) or index node (tree.py)
+expiry     minute u32, session id         empty: what to remove next, without a scan (expiry.py)
+meta       name                           format, changelog_offset, source_offset
+========== ============================== ==================================================
+
+The index that the pages' order and sums are found by is a tree of small records beside the pages,
+and pages are never renumbered. Their position sums stand in that tree, not in the pages: an edit
+would have to rewrite every page behind it otherwise.
+
+LMDB may lag behind the changelog, it never leads: a batch is committed here after it is committed
+there, and what a crash takes away is replayed. Commits are atomic, and the environment is written
+so that a crash of the machine undoes at most the last ones (``metasync`` off, ``sync`` on).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session import header as headers
+from toktier_stream.session.batch import (
+    KEY_BYTES,
+    PAGE,
+    SESSION,
+    Batch,
+    Changes,
+    Sealed,
+    session_key,
+)
+from toktier_stream.session.expiry import Expiry
+from toktier_stream.session.header import Header
+from toktier_stream.session.record import Session
+from toktier_stream.session.tree import Numbers
+
+__all__ = ["Batch", "CheckReport", "Stat", "Store"]
+
+FORMAT: Final = b"toktier-stream store 1"
+HOT_PAGES: Final = 2
+"""Pages at the end of a live session that stay decoded in memory."""
+
+_RESERVE: Final = 1 << 20
+_NUMBER_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Sizes of a store. ``used_bytes`` is what live records take, free pages not counted."""
+
+    sessions: int
+    records: int
+    used_bytes: int
+    map_bytes: int
+    hot_sessions: int
+    hot_bytes: int
+    hot_hits: int
+    hot_misses: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a full check found. ``orphans``: records that no session refers to."""
+
+    sessions: int
+    records: int
+    damaged: tuple[bytes, ...]
+    orphans: int
+
+
+class _SessionReader:
+    """Reads one session's records from LMDB and holds them to their checksums."""
+
+    __slots__ = ("_db", "_env", "_key")
+
+    def __init__(self, env: lmdb.Environment, db: Any, key: bytes) -> None:
+        self._env = env
+        self._db = db
+        self._key = key
+
+    def read(self, number: int, crc: int) -> bytes:
+        """See :class:`toktier_stream.session.page.Reader`."""
+        with self._env.begin() as txn:
+            data = txn.get(self._key + number.to_bytes(_NUMBER_BYTES, "big"), db=self._db)
+        if data is None:
+            raise ToktierError(Code.STORE_CORRUPT, f"record {number} is missing")
+        if zlib.crc32(data) != crc:
+            raise ToktierError(Code.STORE_CORRUPT, f"record {number} fails its checksum")
+        return bytes(data)
+
+
+class Store:
+    """See the module. Make one with :meth:`open`; use it from one thread at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        env: lmdb.Environment,
+        lock: int,
+        *,
+        map_bytes: int,
+        hot_bytes: int,
+        ttl_ms: int,
+        quota_bytes: int,
+    ) -> None:
+        self.path = path
+        self._env = env
+        self._lock = lock
+        self._map_bytes = map_bytes
+        self._hot_limit = hot_bytes
+        self._ttl_ms = ttl_ms
+        self._quota = quota_bytes
+        self._sessions = env.open_db(b"sessions")
+        self._pages = env.open_db(b"pages")
+        self._meta = env.open_db(b"meta")
+        self._expiry = Expiry(env, env.open_db(b"expiry"), self._sessions)
+        self._hot: OrderedDict[bytes, tuple[Session, int]] = OrderedDict()
+        self._hot_size = 0
+        self._hits = self._misses = 0
+        self._batch: Batch | None = None
+        with env.begin() as txn:
+            self.changelog_offset = int(txn.get(b"changelog_offset", b"0", db=self._meta))
+            self.source_offset = int(txn.get(b"source_offset", b"-1", db=self._meta))
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        map_bytes: int = 64 << 30,
+        hot_bytes: int = 256 << 20,
+        ttl_ms: int = 86_400_000,
+        quota_bytes: int = 0,
+    ) -> Store:
+        """Open or create the store in the folder ``path`` (mode 0700, files 0600).
+
+        ``map_bytes``: the most it may hold on disk (sparse, never resized); ``hot_bytes``: memory
+        for live sessions; ``ttl_ms``: see :meth:`expired`; ``quota_bytes``: see :meth:`over_quota`,
+        0 for none. Raises ``STORE_BUSY``, ``STORE_FORMAT`` or ``STORE_FULL``.
+        """
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+        lock = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise ToktierError(Code.STORE_BUSY, str(folder)) from error
+        try:
+            env = _environment(folder, map_bytes)
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(
+            folder, env, lock, map_bytes=map_bytes, hot_bytes=hot_bytes, ttl_ms=ttl_ms,
+            quota_bytes=quota_bytes,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Write everything to disk and let go of the folder."""
+        if self._batch is not None:
+            self._batch.discard()
+        self._hot.clear()
+        self._hot_size = 0
+        if self._lock >= 0:
+            self._env.sync(True)
+            self._env.close()
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # Batches
+
+    def begin(self) -> Batch:
+        """A new batch. At most one is open: one left open before is discarded."""
+        if self._batch is not None:
+            self._batch.discard()
+        self._batch = Batch(self)
+        return self._batch
+
+    def commit(self, batch: Batch, *, changelog_offset: int, source_offset: int = -1) -> None:
+        """Store a batch with where it stands in the changelog and in the input topic (the next
+        offset to read in each), as one LMDB transaction.
+
+        Raises ``STORE_FULL``: nothing has changed then, and the batch may be committed again once
+        there is room, or discarded.
+        """
+        sealed = batch.sealed()
+        self._write(sealed.changes, changelog_offset, source_offset)
+        self._remember(sealed)
+        batch.discard()
+        if self._batch is batch:
+            self._batch = None
+
+    def restore(self, records: Iterable[tuple[bytes, bytes | None]], changelog_offset: int) -> None:
+        """Apply records of the changelog, in its order, as one LMDB transaction.
+
+        Raises ``STORE_FULL``, or ``STORE_FORMAT`` for a key of an unknown kind.
+        """
+        if self._batch is not None:
+            self._batch.discard()
+            self._batch = None
+        self._hot.clear()
+        self._hot_size = 0
+        self._write(list(records), changelog_offset, self.source_offset)
+
+    def _write(self, changes: Changes, changelog_offset: int, source_offset: int) -> None:
+        sessions, pages, meta = self._sessions, self._pages, self._meta
+        with _full(self.path), self._env.begin(write=True) as txn:
+            self._admit(changes)
+            for key, value in changes:
+                kind, name = key[:1], key[1:]
+                if kind == PAGE:
+                    if value is None:
+                        txn.delete(name, db=pages)
+                    else:
+                        txn.put(name, value, db=pages)
+                elif kind == SESSION:
+                    if value is None:
+                        txn.delete(name, db=sessions)
+                    elif not txn.replace(name, value, db=sessions):
+                        self._expiry.add(txn, name, headers.touched_ms(value))
+                else:
+                    raise ToktierError(Code.STORE_FORMAT, f"a changelog key of kind {kind!r}")
+            moved = self._expiry.settle(txn)
+            txn.put(b"changelog_offset", b"%d" % changelog_offset, db=meta)
+            txn.put(b"source_offset", b"%d" % source_offset, db=meta)
+        self._expiry.settled(moved)
+        self.changelog_offset = changelog_offset
+        self.source_offset = source_offset
+
+    def _admit(self, changes: Changes) -> None:
+        """Refuse what may not fit, so that there is always room left to remove something."""
+        growth = sum(len(value) + 64 for _, value in changes if value is not None)
+        if growth and self.used_bytes() + growth > self._map_bytes:
+            raise ToktierError(Code.STORE_FULL, f"{self.path}: {self._map_bytes} bytes")
+
+    def _remember(self, sealed: Sealed) -> None:
+        for part in sealed.written:
+            part.stored = True
+        for session_id, session in sealed.sessions.items():
+            _, size = self._hot.pop(session_id, (None, 0))
+            self._hot_size -= size
+            if session is not None:
+                self._keep(session.fork())
+
+    def _keep(self, session: Session) -> None:
+        size = session.settle(HOT_PAGES)
+        if size > self._hot_limit:
+            return
+        self._hot[session.session_id] = (session, size)
+        self._hot_size += size
+        while self._hot_size > self._hot_limit:
+            _, (_, gone) = self._hot.popitem(last=False)
+            self._hot_size -= gone
+
+    # What batches read
+
+    def load(self, session_id: bytes) -> Session | None:
+        """A session to change freely, from memory or LMDB. Raises ``STORE_CORRUPT``."""
+        hot = self._hot.get(session_id)
+        if hot is not None:
+            self._hits += 1
+            self._hot.move_to_end(session_id)
+            return hot[0].fork()
+        with self._env.begin() as txn:
+            data = txn.get(session_id, db=self._sessions)
+        if data is None:
+            return None
+        self._misses += 1
+        return Session(headers.decode(data, session_id), self._reader(session_id))
+
+    def fresh(self, session_id: bytes) -> Session:
+        """An empty session that takes over the record numbers of whatever is stored."""
+        stored = self.numbers(session_id)
+        numbers = Numbers(stored[-1] + 1 if stored else 0, stored)
+        return Session(Header(session_id), self._reader(session_id), numbers)
+
+    def exists(self, session_id: bytes) -> bool:
+        """Whether a header is stored, sound or not."""
+        with self._env.begin() as txn:
+            return txn.get(session_id, db=self._sessions) is not None
+
+    def numbers(self, session_id: bytes) -> list[int]:
+        """The numbers of all records stored for a session, ascending."""
+        key = session_key(session_id)
+        with self._env.begin() as txn:
+            return [number for number, _ in self._records(txn, key)]
+
+    def _records(self, txn: Any, key: bytes) -> Iterator[tuple[int, bytes]]:
+        cursor = txn.cursor(self._pages)
+        if cursor.set_range(key):
+            for name in cursor.iternext(values=False):
+                if not name.startswith(key):
+                    return
+                yield int.from_bytes(name[KEY_BYTES:], "big"), name
+
+    def _reader(self, session_id: bytes) -> _SessionReader:
+        return _SessionReader(self._env, self._pages, session_key(session_id))
+
+    # Lifetime
+
+    def expired(self, now_ms: int, limit: int) -> list[bytes]:
+        """At most ``limit`` sessions that nobody touched for ``ttl_ms``, oldest first."""
+        return self._expiry.older_than(now_ms - self._ttl_ms, limit)
+
+    def over_quota(self) -> int:
+        """By how many bytes the store exceeds its quota; 0 if it does not."""
+        return max(0, self.used_bytes() - self._quota) if self._quota else 0
+
+    def evict_candidates(self, n: int) -> list[bytes]:
+        """The ``n`` sessions that were touched least recently, oldest first."""
+        return self._expiry.oldest(n)
+
+    # Looking in
+
+    def used_bytes(self) -> int:
+        """Bytes of the database pages that live records take."""
+        with self._env.begin() as txn:
+            total = 0
+            for db in (self._sessions, self._pages, self._meta, self._expiry.db):
+                s = txn.stat(db)
+                total += s["psize"] * (s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"])
+            return total
+
+    def stat(self) -> Stat:
+        """Sizes and hit counts, now."""
+        with self._env.begin() as txn:
+            sessions = txn.stat(self._sessions)["entries"]
+            records = txn.stat(self._pages)["entries"]
+        return Stat(
+            sessions, records, self.used_bytes(), self._map_bytes, len(self._hot), self._hot_size,
+            self._hits, self._misses,
+        )  # fmt: skip
+
+    def session_ids(self) -> Iterator[bytes]:
+        """The ids of all sessions, in order. Not to be interleaved with commits."""
+        with self._env.begin() as txn:
+            yield from txn.cursor(self._sessions).iternext(values=False)
+
+    def check(self) -> CheckReport:
+        """Read and verify everything: headers, index nodes, pages, sums and digests."""
+        damaged: list[bytes] = []
+        sessions = reachable = 0
+        for session_id in list(self.session_ids()):
+            sessions += 1
+            try:
+                session = self.load(session_id)
+                if session is not None:
+                    reachable += session.verify()
+            except ToktierError as error:
+                if error.code is not Code.STORE_CORRUPT:
+                    raise
+                damaged.append(session_id)
+        with self._env.begin() as txn:
+            records = txn.stat(self._pages)["entries"]
+        orphans = 0 if damaged else records - reachable
+        return CheckReport(sessions, records, tuple(damaged), orphans)
+
+
+def _environment(folder: Path, map_bytes: int) -> lmdb.Environment:
+    page = 4096
+    size = (map_bytes + max(_RESERVE, map_bytes // 16)) // page * page
+    try:
+        with _full(folder):
+            env = lmdb.open(
+                str(folder), map_size=size, mode=0o700, max_dbs=4, max_spare_txns=2,
+                metasync=False, readahead=False,
+            )  # fmt: skip
+    except lmdb.Error as error:
+        raise ToktierError(Code.STORE_FORMAT, f"{folder}: {error}") from error
+    try:
+        with _full(folder), env.begin(write=True) as txn:
+            meta = env.open_db(b"meta", txn=txn)
+            found = txn.get(b"format", db=meta)
+            if found is None and env.stat()["entries"] <= 1:
+                txn.put(b"format", FORMAT, db=meta)
+                found = FORMAT
+            if found != FORMAT:
+                raise ToktierError(Code.STORE_FORMAT, str(folder))
+    except BaseException:
+        env.close()
+        raise
+    return env
+
+
+@contextmanager
+def _full(path: Path) -> Iterator[None]:
+    """LMDB's two ways to say that there is no room, as ours."""
+    try:
+        yield
+    except (lmdb.MapFullError, lmdb.DiskError) as error:
+        raise ToktierError(Code.STORE_FULL, f"{path}: {error}") from error

@@ -1,0 +1,520 @@
+"""The page index: a persistent B+ tree over a session's pages, in text order.
+
+A node's record lists its children with what they hold (tokens, bytes, characters, digest) and the
+checksum of their records, so a position is found in O(log n) and a read is verified against the
+very version that is meant. Nodes are values: a change builds new nodes along one path and shares
+the rest, so an abandoned change leaves nothing behind.
+
+**Appends stay flat.** On the path to the last page a node's record leaves out the last child; the
+header names those children instead (:class:`Spine`). So an append that fits into the last page
+writes that page and the header; closing a page adds one line to one node.
+
+Record (little-endian): ``kind u8 = 2 | level u8 | children u16``, then per child
+``number u32 | crc u32 | tokens u32 | bytes u32 | characters u32 | digest u64``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import is_
+from typing import Final
+
+import numpy as np
+
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session import kernels
+from toktier_stream.session.page import Page, Reader
+
+FAN: Final = 32
+"""Children of a full node: 32 rows of 28 bytes."""
+
+NODE_KIND: Final = 2
+_HEAD: Final = struct.Struct("<BBH")
+_ROW: Final = struct.Struct("<IIIIIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Spine:
+    """One step of the path from the root to the last page, as the header keeps it.
+
+    ``crc`` 0: the node has no record because it has no child but the last.
+    """
+
+    number: int
+    crc: int
+    tokens: int
+    bytes: int
+    chars: int
+
+
+class Numbers:
+    """Record numbers of one session: which are free, which were stored and need a tombstone."""
+
+    __slots__ = ("_free", "next", "stored_below")
+
+    def __init__(self, next_number: int, free: Sequence[int] = ()) -> None:
+        self.next = next_number
+        self.stored_below = next_number
+        self._free = sorted(free, reverse=True)
+
+    def take(self) -> int:
+        """A free number, the smallest freed one first."""
+        if self._free:
+            return self._free.pop()
+        self.next += 1
+        return self.next - 1
+
+    def free(self, number: int) -> None:
+        """Give a number back."""
+        self._free.append(number)
+
+    def tombstones(self) -> list[int]:
+        """Freed numbers under which the store still has a record."""
+        return sorted(n for n in self._free if n < self.stored_below)
+
+    def copy(self) -> Numbers:
+        """The same state, to change independently."""
+        other = Numbers(self.next)
+        other.stored_below = self.stored_below
+        other._free = self._free.copy()
+        return other
+
+    def fork(self) -> Numbers:
+        """What is left of this state once everything so far is in the store."""
+        return Numbers(self.next)
+
+
+class Node:
+    """An inner node. Its children are read on demand; apart from that it never changes.
+
+    ``crc`` and ``stored`` are of its record; ``open`` says whether that record leaves out the last
+    child.
+    """
+
+    __slots__ = (
+        "_digest", "_kids", "_spine", "bytes", "chars", "crc", "level", "number", "open", "stored",
+        "tokens",
+    )  # fmt: skip
+
+    def __init__(self, level: int, number: int, kids: list[Page | Node] | None) -> None:
+        self.level = level
+        self.number = number
+        self.crc = 0
+        self.stored = False
+        self.open = False
+        self._digest: int | None = None
+        self._spine: tuple[Spine, ...] = ()
+        self._kids = kids
+        self.tokens = self.bytes = self.chars = 0
+        for kid in kids or ():
+            self.tokens += kid.tokens
+            self.bytes += kid.bytes
+            self.chars += kid.chars
+
+    def kids(self, reader: Reader) -> list[Page | Node]:
+        """The children, left to right. Not to be changed. Raises ``STORE_CORRUPT``."""
+        if self._kids is None:
+            self._kids = self._read(reader)
+        return self._kids
+
+    def _read(self, reader: Reader) -> list[Page | Node]:
+        kids: list[Page | Node] = []
+        if self.crc:
+            kids = _decode(reader.read(self.number, self.crc), self.level, self.number)
+        if self._spine:
+            kids.append(from_spine(self._spine, self.level - 1))
+        if sum(k.bytes for k in kids) != self.bytes or sum(k.tokens for k in kids) != self.tokens:
+            raise ToktierError(Code.STORE_CORRUPT, f"index record {self.number} has other sums")
+        return kids
+
+    def digest(self, reader: Reader) -> int:
+        """The digest of the ids under this node."""
+        if self._digest is None:
+            self._digest = fold(self.kids(reader), reader)
+        return self._digest
+
+    @property
+    def loaded(self) -> Sequence[Page | Node]:
+        """The children if they are in memory, else nothing."""
+        return self._kids or ()
+
+    def unload(self) -> None:
+        """Forget the children of a stored closed node; they can be read again."""
+        if self.stored and not self.open:
+            self._kids = None
+
+    def with_last(self, last: Page | Node, reader: Reader) -> Node:
+        """This node with another last child; an open node's record stays the same."""
+        node = Node(self.level, self.number, [*self.kids(reader)[:-1], last])
+        if self.open:
+            node.crc, node.stored, node.open = self.crc, self.stored, True
+        return node
+
+    def rows(self, reader: Reader, *, is_open: bool) -> bytes:
+        """The node's record in one of its forms; sets ``crc`` and ``open``."""
+        kids = self.kids(reader)
+        listed = kids[:-1] if is_open else kids
+        data = _HEAD.pack(NODE_KIND, self.level, len(listed)) + b"".join(
+            [
+                _ROW.pack(k.number, k.crc, k.tokens, k.bytes, k.chars, k.digest(reader))
+                for k in listed
+            ]
+        )
+        self.crc = zlib.crc32(data) if listed else 0
+        self.open = is_open
+        return data
+
+
+def _decode(data: bytes, level: int, number: int) -> list[Page | Node]:
+    if len(data) < _HEAD.size:
+        raise ToktierError(Code.STORE_CORRUPT, f"index record {number} is cut short")
+    kind, stored_level, count = _HEAD.unpack_from(data)
+    if kind != NODE_KIND or stored_level != level or len(data) != _HEAD.size + count * _ROW.size:
+        raise ToktierError(Code.STORE_CORRUPT, f"index record {number} has another shape")
+    kids: list[Page | Node] = []
+    for child, crc, tokens, size, chars, digest in _ROW.iter_unpack(data[_HEAD.size :]):
+        if level == 0:
+            kids.append(Page(child, tokens, size, chars, crc=crc, digest=digest))
+        else:
+            kids.append(_stub(level - 1, child, crc, tokens, size, chars, digest))
+    return kids
+
+
+def _stub(
+    level: int, number: int, crc: int, tokens: int, size: int, chars: int, digest: int | None
+) -> Node:
+    node = Node(level, number, None)
+    node.crc, node.stored = crc, True
+    node.tokens, node.bytes, node.chars, node._digest = tokens, size, chars, digest
+    return node
+
+
+def from_spine(spine: Sequence[Spine], level: int) -> Page | Node:
+    """The subtree that ends in the last page, from the header's path; nothing is read yet."""
+    head = spine[0]
+    if level < 0:
+        return Page(head.number, head.tokens, head.bytes, head.chars, crc=head.crc)
+    node = _stub(level, head.number, head.crc, head.tokens, head.bytes, head.chars, None)
+    node.open = True
+    node._spine = tuple(spine[1:])
+    return node
+
+
+def spine(root: Node | None, reader: Reader) -> tuple[Spine, ...]:
+    """The path from the root to the last page, for the header. Checksums must be set."""
+    path: list[Spine] = []
+    at: Page | Node | None = root
+    while at is not None:
+        path.append(Spine(at.number, at.crc, at.tokens, at.bytes, at.chars))
+        at = at.kids(reader)[-1] if isinstance(at, Node) else None
+    return tuple(path)
+
+
+def fold(parts: Sequence[Page | Node], reader: Reader) -> int:
+    """The digest of consecutive subtrees."""
+    tokens = np.array([p.tokens for p in parts], dtype=np.int64)
+    digests = np.array([p.digest(reader) for p in parts], dtype=np.uint64)
+    return kernels.fold(tokens, digests)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A page and what stands left of it."""
+
+    page: Page
+    byte: int
+    token: int
+
+
+def pages(root: Node | None, low: int, high: int, reader: Reader) -> list[Place]:
+    """The pages that overlap the bytes ``[low, high)``, left to right."""
+    found: list[Place] = []
+    if root is not None:
+        _collect(root, low, high, root.bytes, root.tokens, reader, found)
+        found.reverse()
+    return found
+
+
+def _collect(
+    node: Node, low: int, high: int, end: int, end_token: int, reader: Reader, found: list[Place]
+) -> None:
+    # From the right: appends look at the end of the text.
+    for kid in reversed(node.kids(reader)):
+        start = end - kid.bytes
+        if start < high:
+            if end <= low:
+                return
+            if isinstance(kid, Node):
+                _collect(kid, low, high, end, end_token, reader, found)
+            else:
+                found.append(Place(kid, start, end_token - kid.tokens))
+        end = start
+        end_token -= kid.tokens
+
+
+def walk(root: Node | None, reader: Reader) -> Iterator[Page]:
+    """All pages, left to right."""
+    if root is not None:
+        for kid in root.kids(reader):
+            if isinstance(kid, Node):
+                yield from walk(kid, reader)
+            else:
+                yield kid
+
+
+def stored_nodes(root: Node | None, reader: Reader) -> int:
+    """How many nodes have a record."""
+    if root is None:
+        return 0
+    below = [k for k in root.kids(reader) if isinstance(k, Node)]
+    return (root.crc != 0) + sum(stored_nodes(kid, reader) for kid in below)
+
+
+def prefix(root: Node | None, byte: int, reader: Reader) -> int:
+    """The digest of all pages that end at or before ``byte``, which is a page's start."""
+    left: list[Page | Node] = []
+    at: Page | Node | None = root
+    while isinstance(at, Node):
+        following: Page | Node | None = None
+        for kid in at.kids(reader):
+            if byte < kid.bytes:
+                following = kid
+                break
+            left.append(kid)
+            byte -= kid.bytes
+        at = following
+    return fold(left, reader)
+
+
+def replace(
+    root: Node | None, low: int, high: int, new: list[Page], numbers: Numbers, reader: Reader
+) -> Node | None:
+    """The tree with the pages in ``[low, high)`` replaced by ``new``.
+
+    ``low`` and ``high`` are where pages start or end. The numbers of the pages taken out are the
+    caller's to free; those of nodes are freed here.
+    """
+    if root is None:
+        tops = _group(0, list(new), None, numbers, reader, at_end=True)
+    else:
+        tops = _replace(root, low, high, new, numbers, reader, at_end=True)
+    while len(tops) > 1:
+        tops = _group(tops[0].level + 1, list(tops), None, numbers, reader, at_end=True)
+    if not tops:
+        return None
+    top = tops[0]
+    while top.level > 0 and len(top.kids(reader)) == 1:
+        numbers.free(top.number)
+        only = top.kids(reader)[0]
+        if not isinstance(only, Node):
+            raise ToktierError(Code.STORE_CORRUPT, "an index node lists a page above level 0")
+        top = only
+    return top
+
+
+def _replace(
+    node: Node,
+    low: int,
+    high: int,
+    new: list[Page],
+    numbers: Numbers,
+    reader: Reader,
+    *,
+    at_end: bool,
+) -> list[Node]:
+    kids = node.kids(reader)
+    first, start = _first(kids, low)
+    last, end = first, start
+    if node.level == 0:
+        while last < len(kids) and end < high:
+            end += kids[last].bytes
+            last += 1
+        changed = [*kids[:first], *new, *kids[last:]]
+        return _group(0, changed, node, numbers, reader, at_end=at_end)
+    # The child in which the range begins takes the new pages; the others only lose some.
+    if first == len(kids):
+        first -= 1
+        start -= kids[first].bytes
+    last, end = first, start
+    rebuilt: list[Page | Node] = []
+    while last < len(kids) and (last == first or end < high):
+        kid = kids[last]
+        if not isinstance(kid, Node):
+            raise ToktierError(Code.STORE_CORRUPT, "an index node lists a page above level 0")
+        if last > first and end + kid.bytes <= high:
+            _drop(kid, numbers, reader)
+        else:
+            rebuilt.extend(
+                _replace(
+                    kid, max(0, low - end), min(kid.bytes, high - end),
+                    new if last == first else [], numbers, reader,
+                    at_end=at_end and last == len(kids) - 1,
+                )
+            )  # fmt: skip
+        end += kid.bytes
+        last += 1
+    merged = _merge([*kids[:first], *rebuilt, *kids[last:]], first, numbers, reader)
+    return _group(node.level, merged, node, numbers, reader, at_end=at_end)
+
+
+def _first(kids: Sequence[Page | Node], byte: int) -> tuple[int, int]:
+    """The first child that ends after ``byte``, and where it starts."""
+    start = 0
+    for i, kid in enumerate(kids):
+        if start + kid.bytes > byte:
+            return i, start
+        start += kid.bytes
+    return len(kids), start
+
+
+def _drop(node: Node, numbers: Numbers, reader: Reader) -> None:
+    """Free the numbers of a subtree's nodes."""
+    if node.level > 0:
+        for kid in node.kids(reader):
+            if isinstance(kid, Node):
+                _drop(kid, numbers, reader)
+    numbers.free(node.number)
+
+
+def _merge(
+    kids: list[Page | Node], around: int, numbers: Numbers, reader: Reader
+) -> list[Page | Node]:
+    """Join small neighbours near the place of a change, so that nodes do not thin out."""
+    i = max(0, around - 1)
+    while i + 1 < len(kids) and i <= around + 1:
+        left, right = kids[i], kids[i + 1]
+        joined: list[Page | Node] = []
+        # Reading a closed neighbour only to see that it is full would cost every edit.
+        if _known_small(left) or _known_small(right):
+            joined = [*_kids(left, reader), *_kids(right, reader)]
+        if 0 < len(joined) <= FAN:
+            numbers.free(right.number)
+            kids[i : i + 2] = [Node(left.level, left.number, joined)]
+        else:
+            i += 1
+    return kids
+
+
+def _known_small(node: Page | Node) -> bool:
+    return isinstance(node, Node) and 0 < len(node.loaded) <= FAN // 4
+
+
+def _kids(node: Page | Node, reader: Reader) -> list[Page | Node]:
+    return node.kids(reader) if isinstance(node, Node) else []
+
+
+def _group(
+    level: int,
+    kids: list[Page | Node],
+    old: Node | None,
+    numbers: Numbers,
+    reader: Reader,
+    *,
+    at_end: bool,
+) -> list[Node]:
+    """Nodes over ``kids``: the old node if they fit, more if not, none if there are none."""
+    if not kids:
+        if old is not None:
+            numbers.free(old.number)
+        return []
+    n = len(kids)
+    if n <= FAN:
+        if old is not None:
+            before = old.kids(reader)
+            if len(before) == n and all(map(is_, before[:-1], kids[:-1])):
+                return [old.with_last(kids[-1], reader)]
+        return [Node(level, numbers.take() if old is None else old.number, kids)]
+    if at_end:
+        sizes = [FAN] * (n // FAN) + ([n % FAN] if n % FAN else [])
+    else:
+        parts = -(-n // FAN)
+        sizes = [n // parts + (1 if i < n % parts else 0) for i in range(parts)]
+    nodes: list[Node] = []
+    at = 0
+    for i, size in enumerate(sizes):
+        number = old.number if old is not None and i == 0 else numbers.take()
+        nodes.append(Node(level, number, kids[at : at + size]))
+        at += size
+    return nodes
+
+
+def unsaved(
+    root: Node | None, reader: Reader, put: Callable[[int, bytes | None], None]
+) -> tuple[Node | None, list[Page | Node]]:
+    """Hand every record that is not in the store to ``put`` (children first), with its number;
+    None where an older record under the number is to go.
+
+    Returns the same tree with checksums set, and the pages and nodes that were written: once they
+    are in the store, mark them ``stored``. Pages and nodes that are in the store are not touched.
+    """
+    written: list[Page | Node] = []
+    if root is None:
+        return None, written
+    saved = _save(root, True, reader, put, written)
+    return (saved if isinstance(saved, Node) else None), written
+
+
+def _save(
+    at: Page | Node,
+    last: bool,
+    reader: Reader,
+    put: Callable[[int, bytes | None], None],
+    written: list[Page | Node],
+) -> Page | Node:
+    if isinstance(at, Page):
+        if not at.stored:
+            put(at.number, at.record())
+            written.append(at)
+        return at
+    rewrite = not at.stored or at.open != last
+    if not rewrite and not last:
+        return at
+    kids = at.kids(reader)
+    if at.stored and rewrite:
+        at = Node(at.level, at.number, list(kids))
+        kids = at.kids(reader)
+    for i in range(len(kids)):
+        kid = kids[i]
+        follows = last and i == len(kids) - 1
+        if follows or not kid.stored or (isinstance(kid, Node) and kid.open):
+            saved = _save(kid, follows, reader, put, written)
+            if saved is not kid:
+                kids[i] = saved
+    if rewrite:
+        data = at.rows(reader, is_open=last)
+        put(at.number, data if at.crc else None)
+        written.append(at)
+    return at
+
+
+def trim(root: Node | None, keep: int) -> None:
+    """Forget what is stored, apart from the last ``keep`` pages and the way to them."""
+    if root is not None:
+        _trim(root, keep)
+
+
+def _trim(node: Node, keep: int) -> int:
+    for kid in reversed(node.loaded):
+        if keep <= 0:
+            kid.unload()
+        elif isinstance(kid, Node):
+            keep = _trim(kid, keep) if kid.loaded else 0
+        else:
+            keep -= 1
+    return keep
+
+
+def footprint(root: Node | None) -> int:
+    """About how many bytes of memory the loaded part of the tree takes."""
+    total = 0
+    if root is not None:
+        total += 200
+        for kid in root.loaded:
+            if isinstance(kid, Node):
+                total += footprint(kid)
+            else:
+                total += 260 + (400 + 8 * kid.tokens + kid.bytes if kid.loaded else 0)
+    return total
