@@ -216,6 +216,13 @@ def mark_pieces(tables: MatcherTables, text: str) -> list[Mark]:
     return marks
 
 
+def pieces(tables: MatcherTables, text: str) -> list[tuple[int, int]]:
+    """The pieces of ``text`` as byte spans (start, end), removed stretches left out."""
+    marks = mark_pieces(tables, text)
+    ends = [mark.offset for mark in marks[1:]] + [len(text.encode())] * bool(marks)
+    return [(m.offset, end) for m, end in zip(marks, ends, strict=True) if not m.dropped]
+
+
 def _frozen(array: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:
     out = np.ascontiguousarray(array, dtype=dtype)
     out.setflags(write=False)
