@@ -200,6 +200,7 @@ BAD_INPUTS: tuple[BadInput, ...] = (
     _json("json-revision-is-float", Code.UNDECODABLE, revision=1.5),
     _json("json-revision-point-zero", Code.UNDECODABLE, revision=1.0),
     _json("json-revision-spaced", Code.UNDECODABLE, revision=" 1"),
+    _json("json-revision-newline", Code.UNDECODABLE, revision="1\n"),
     _json("json-revision-other-digits", Code.UNDECODABLE, revision="١"),
     _json("json-revision-beyond", Code.UNDECODABLE, revision=1 << 63),
     _json("json-revision-text-beyond", Code.UNDECODABLE, revision=str(1 << 63)),

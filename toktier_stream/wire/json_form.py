@@ -71,7 +71,7 @@ OP_FIELDS: Final = {
     "close": frozenset[str](),
 }
 
-_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
+_DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,19}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
