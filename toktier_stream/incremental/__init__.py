@@ -1,0 +1,1 @@
+"""Exact every-prefix BPE: the canonical last token after each appended symbol."""
