@@ -59,6 +59,7 @@ class Code(StrEnum):
     TOPIC_LIMIT = "TOPIC_LIMIT"
     TOPIC_MISSING = "TOPIC_MISSING"
     BROKER_UNREACHABLE = "BROKER_UNREACHABLE"
+    BROKER_ERROR = "BROKER_ERROR"
     PRODUCER_FENCED = "PRODUCER_FENCED"
     PARTITION_LOST = "PARTITION_LOST"
     TOKENIZER_LOAD = "TOKENIZER_LOAD"
@@ -76,7 +77,6 @@ class Code(StrEnum):
     DIGEST_MISMATCH = "DIGEST_MISMATCH"
     ANSWER_TIMEOUT = "ANSWER_TIMEOUT"
     CLIENT_CLOSED = "CLIENT_CLOSED"
-    CLIENT_MEMORY = "CLIENT_MEMORY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +255,11 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "the process does not start",
         "check the address, the listener and the credentials",
     ),
+    Code.BROKER_ERROR: Explanation(
+        "the broker answered with an error",
+        "what the message names",
+        "act on the broker's error: permissions, quotas and limits are the usual causes",
+    ),
     Code.PRODUCER_FENCED: Explanation(
         "another process has taken over this partition's transactional id",
         "this partition, here only",
@@ -325,11 +330,6 @@ EXPLANATIONS: dict[Code, Explanation] = {
     ),
     Code.CLIENT_CLOSED: Explanation(
         "the client was closed", "this call only", "use the client inside its async with block"
-    ),
-    Code.CLIENT_MEMORY: Explanation(
-        "the texts this producer must keep exceed its memory limit",
-        "this call only; nothing was sent",
-        "close idle sessions or raise max_memory_bytes",
     ),
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from toktier_stream.broker.kafka import KafkaOptions
 from toktier_stream.broker.port import (
     Broker,
     Committed,
@@ -27,6 +28,13 @@ WITHIN_S = 30.0
 """How long anything that must happen may take; far above what it takes."""
 
 _numbers = itertools.count()
+
+
+def kafka_options(bootstrap: str) -> KafkaOptions:
+    """Settings for a broker on loopback: rebalances are noticed soon, big records pass."""
+    return KafkaOptions(
+        bootstrap_servers=bootstrap, heartbeat_interval_ms=100, max_request_size=8 << 20
+    )
 
 
 class _Stoppable(Protocol):
@@ -173,3 +181,11 @@ def committed_at(offset: int) -> Committed:
 def incompressible(size: int) -> bytes:
     """Bytes that no codec makes smaller, the same in every run."""
     return random.Random(size).randbytes(size)
+
+
+async def nothing_left_running() -> None:
+    """Fail if anything that was stopped has left a task behind."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, left

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from broker_harness import Bench
+from broker_harness import Bench, kafka_options, nothing_left_running
 
 from toktier_stream.broker.cluster import LocalCluster
+from toktier_stream.broker.kafka import KafkaBroker
 from toktier_stream.broker.local import LocalBroker
 
 
-@pytest_asyncio.fixture(params=["local"])
+@pytest_asyncio.fixture(params=["local", pytest.param("kafka", marks=pytest.mark.kafka)])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     """A started connection to a cluster of either backend."""
-    cluster = LocalCluster()
-    bench = Bench(lambda: LocalBroker(cluster))
+    if request.param == "local":
+        cluster = LocalCluster()
+        bench = Bench(lambda: LocalBroker(cluster))
+    else:
+        options = kafka_options(request.getfixturevalue("kafka_bootstrap"))
+        bench = Bench(lambda: KafkaBroker(options))
+    forgotten: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: forgotten.append(context))
     await bench.start()
     yield bench
     await bench.stop()
+    await nothing_left_running()
+    gc.collect()
+    assert not forgotten

@@ -1,0 +1,179 @@
+"""A transactional publisher on Kafka: one per input partition, fenced by its transactional id.
+
+aiokafka cannot fence by consumer group, so the transactional id names the input partition and
+whoever starts a producer under it ends all older ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from toktier_stream.broker.kafka.admin import KafkaAdmin
+from toktier_stream.broker.kafka.closing import close_producer
+from toktier_stream.broker.kafka.failures import FAILURES, within
+from toktier_stream.broker.kafka.options import KafkaOptions
+from toktier_stream.broker.port import Committed, OutRecord
+from toktier_stream.errors import Code, ToktierError
+
+
+class _Batches:
+    """The records of one transaction, packed by partition in their order."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self._by_partition: dict[TopicPartition, list[Any]] = {}
+        # Of each record: its partition, the batch among that partition's, the offset within.
+        self._places: list[tuple[TopicPartition, int, int]] = []
+
+    def add(self, record: OutRecord, partition: int) -> None:
+        tp = TopicPartition(record.topic, partition)
+        batches = self._by_partition.get(tp)
+        if batches is None:
+            batches = self._by_partition[tp] = [self._producer.create_batch()]
+        added = self._append(batches[-1], record)
+        if added is None:  # full
+            batches.append(self._producer.create_batch())
+            added = self._append(batches[-1], record)
+        self._places.append((tp, len(batches) - 1, added.offset))
+
+    async def send(self) -> list[tuple[TopicPartition, int, asyncio.Future[Any]]]:
+        """Queue all batches: the first of every partition, so that they travel together, then
+        the second ones. Returns each with the future of its acknowledgement."""
+        sent = []
+        for rank in zip_longest(*self._by_partition.values()):
+            for tp, batch in zip(self._by_partition, rank, strict=True):
+                if batch is not None:
+                    future = await self._producer.send_batch(
+                        batch, tp.topic, partition=tp.partition
+                    )
+                    sent.append((tp, future))
+        ranks: dict[TopicPartition, int] = {}
+        numbered = []
+        for tp, future in sent:
+            numbered.append((tp, ranks.get(tp, 0), future))
+            ranks[tp] = ranks.get(tp, 0) + 1
+        return numbered
+
+    def offsets(self, bases: dict[tuple[TopicPartition, int], int]) -> list[tuple[int, int]]:
+        """(partition, offset) of each record, from the offset of each batch."""
+        return [(tp.partition, bases[tp, rank] + at) for tp, rank, at in self._places]
+
+    @staticmethod
+    def _append(batch: Any, record: OutRecord) -> Any:
+        return batch.append(
+            timestamp=None, key=record.key, value=record.value, headers=list(record.headers)
+        )
+
+
+class KafkaTransaction:
+    """See :class:`toktier_stream.broker.port.Transaction`. One publish at a time.
+
+    After any failure the producer is given up: aiokafka's sequence numbers are then ahead of the
+    broker's. ``start`` makes a new one.
+    """
+
+    def __init__(self, options: KafkaOptions, admin: KafkaAdmin, transactional_id: str) -> None:
+        self._options = options
+        self._admin = admin
+        self._id = transactional_id
+        self._producer: Any = None
+        self._fenced = False
+        self._giving_up: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        await self.stop()
+        producer = AIOKafkaProducer(
+            **self._options.producer_arguments(),
+            transactional_id=self._id,
+            transaction_timeout_ms=self._options.transaction_timeout_ms,
+        )
+        started = False
+        try:
+            async with within(self._options.connect_timeout_s, f"transaction {self._id}"):
+                await producer.start()
+            started = True
+        finally:
+            if not started:
+                await close_producer(producer, 0)
+        self._producer = producer
+        self._fenced = False
+
+    async def publish(
+        self,
+        records: Sequence[OutRecord],
+        group: str,
+        topic: str,
+        partition: int,
+        position: Committed,
+    ) -> list[tuple[int, int]]:
+        if self._fenced:
+            raise ToktierError(Code.PRODUCER_FENCED, self._id)
+        producer = self._producer
+        if producer is None:
+            raise ToktierError(Code.CLIENT_CLOSED, f"transaction {self._id}")
+        # Everything that can be refused is refused before the transaction begins.
+        places = [await self._admin.place(record) for record in records]
+        batches = _Batches(producer)
+        for record, place in zip(records, places, strict=True):
+            batches.add(record, place)
+        consumed = {TopicPartition(topic, partition): OffsetAndMetadata(*_plain(position))}
+        ended = False
+        committing = False
+        try:
+            async with within(self._options.delivery_timeout_s, f"transaction {self._id}"):
+                await producer.begin_transaction()
+                sent = await batches.send()
+                # The offsets travel while the batches do. A batch that failed must be seen before
+                # the commit: aiokafka would commit without it.
+                _, *acknowledged = await asyncio.gather(
+                    producer.send_offsets_to_transaction(consumed, group),
+                    *(future for _, _, future in sent),
+                )
+                committing = True
+                await producer.commit_transaction()
+            ended = True
+        except ToktierError as error:
+            self._fenced = error.code is Code.PRODUCER_FENCED
+            raise
+        finally:
+            if not ended:
+                self._give_up(producer, abort=not committing and not self._fenced)
+        bases = {
+            (tp, rank): metadata.offset
+            for (tp, rank, _), metadata in zip(sent, acknowledged, strict=True)
+        }
+        return batches.offsets(bases)
+
+    async def stop(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await close_producer(producer, self._options.stop_timeout_s)
+        if self._giving_up:
+            await asyncio.wait(self._giving_up)
+
+    def _give_up(self, producer: Any, *, abort: bool) -> None:
+        # In a task of its own, since a cancelled publish must not wait; start and stop do.
+        self._producer = None
+        task = asyncio.ensure_future(self._abort_and_close(producer, abort=abort))
+        self._giving_up.add(task)
+        task.add_done_callback(self._giving_up.discard)
+
+    async def _abort_and_close(self, producer: Any, *, abort: bool) -> None:
+        if abort:
+            # So that readers do not wait for the next start, or for the transaction's timeout.
+            try:
+                async with asyncio.timeout(self._options.stop_timeout_s):
+                    await producer.abort_transaction()
+            except (AssertionError, *FAILURES):
+                pass  # aiokafka asserts that a transaction can still be aborted
+        await close_producer(producer, 0)
+
+
+def _plain(position: Committed) -> tuple[int, str]:
+    return position.offset, position.metadata
