@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.wire.messages import Status
 
 UNREADABLE: Final = frozenset(
     {
@@ -20,6 +21,36 @@ UNREADABLE: Final = frozenset(
     }
 )
 """Codes of records that go to the rejects topic only: there is no revision to answer."""
+
+ANSWERED: Final = {
+    Status.REJECTED: frozenset(
+        {
+            Code.MISSING_OP,
+            Code.INVALID_UTF8,
+            Code.LONE_SURROGATE,
+            Code.FIELD_TOO_LONG,
+            Code.EDIT_OFFSETS,
+            Code.OFFSET_RANGE,
+            Code.OFFSET_IN_CHARACTER,
+            Code.SESSION_TOO_LARGE,
+            Code.MISSING_TOKENIZER,
+            Code.UNKNOWN_TOKENIZER,
+            Code.TOKENIZER_CHANGED,
+            Code.TOKENIZER_LOAD,
+            Code.STALE_REVISION,
+            Code.REVISION_REUSED,
+            Code.BAD_PART,
+            Code.PARTS_INCOMPLETE,
+            Code.PARTS_TOO_LARGE,
+        }
+    ),
+    Status.NEED_RESET: frozenset(
+        {Code.STATE_MISS, Code.REVISION_GAP, Code.QUARANTINED, Code.SESSION_CLOSED}
+    ),
+    Status.CONFLICT: frozenset({Code.EXPECT_BYTES, Code.EXPECT_DIGEST}),
+}
+"""Codes of answers, by the status they come with; the other statuses have none. Part of the
+contract (schemas/asyncapi.yaml): who adds a refusal adds its code here."""
 
 # These say that the record belongs to no session for sure, so none is set aside for it.
 _OF_NO_SESSION = frozenset({Code.MISSING_SESSION, Code.SESSION_ID_TOO_LONG, Code.KEY_MISMATCH})
