@@ -1,118 +1,20 @@
-"""Splitting and joining: what is cut comes back whole, and everything else fails by rule."""
+"""Joining: what is cut comes back whole, and everything else fails by rule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from wire_strategies import I64, edits, events, texts, updates
+from parts_harness import codes, feed, joiner, part
+from wire_strategies import edits, texts
 
 from toktier_stream.errors import Code
-from toktier_stream.wire.answers import encode_update
-from toktier_stream.wire.codec import MAX_PARTS, encode_event
-from toktier_stream.wire.headers import JSON
 from toktier_stream.wire.messages import AppendEvent, Close, Edit, Reset, Status, TokenUpdate
-from toktier_stream.wire.parts import EventJoiner, Failure, Step, UpdateJoiner
+from toktier_stream.wire.parts import Failure, Step, UpdateJoiner
 from toktier_stream.wire.refusal import WireError
-from toktier_stream.wire.split import ENVELOPE_BYTES, split_event, split_update
-
-ROOMY = {"max_bytes": 1 << 20, "memory_bytes": 1 << 24, "deadline_s": 60.0}
-
-
-def joiner(**limits: float) -> EventJoiner[int]:
-    """A joiner with room for everything, but for the given limits."""
-    return EventJoiner(**{**ROOMY, **limits})  # type: ignore[arg-type]
-
-
-def feed(into: EventJoiner[int], messages: Sequence[AppendEvent]) -> list[Step[AppendEvent, int]]:
-    """Add messages with their index as tag and as time in milliseconds."""
-    return [into.add(message, tag, tag / 1000) for tag, message in enumerate(messages)]
-
-
-def part(
-    number: int, parts: int, text: bytes = b"x", *, session: str = "s", revision: int = 1
-) -> AppendEvent:
-    """One part of a reset."""
-    return AppendEvent(session, revision, Reset(text), part=number, parts=parts)
-
-
-def codes(failed: Sequence[Failure[int]]) -> list[tuple[int, Code]]:
-    """Which revisions failed, and how."""
-    return [(failure.revision, failure.code) for failure in failed]
-
-
-# Splitting.
-
-
-@given(events, st.integers(1, 60))
-def test_split_events_join_to_themselves(event: AppendEvent, part_bytes: int) -> None:
-    """Whatever the size of the parts, joining gives the event back; each part is small."""
-    parts = split_event(event, part_bytes)
-    assert [p.part for p in parts] == list(range(len(parts)))
-    for p in parts:
-        assert len(getattr(p.op, "text", b"")) <= part_bytes
-        assert len(encode_event(p).value or b"") <= part_bytes + ENVELOPE_BYTES
-    steps = feed(joiner(), parts)
-    assert [step.ready for step in steps] == [None] * (len(parts) - 1) + [event]
-    assert all(step.first_tag == 0 and not step.failed for step in steps)
-
-
-@given(updates, st.integers(1, 60))
-def test_split_updates_join_to_themselves(update: TokenUpdate, part_bytes: int) -> None:
-    """The same for updates, which are cut between tokens."""
-    parts = split_update(update, part_bytes)
-    joined: UpdateJoiner[int] = UpdateJoiner(max_bytes=1 << 20, memory_bytes=1 << 24, deadline_s=60)
-    for p in parts:
-        assert len(p.token_ids) % 4 == 0
-        assert len(p.token_ids) <= max(part_bytes, 4)
-        assert len(encode_update(p).value or b"") <= max(part_bytes, 4) + ENVELOPE_BYTES
-    ready = [joined.add(p, tag, 0.0).ready for tag, p in enumerate(parts)]
-    assert ready == [None] * (len(parts) - 1) + [update]
-
-
-@given(st.text(min_size=1, max_size=100), st.integers(4, 20))
-def test_parts_hold_whole_characters_where_they_can(text: str, part_bytes: int) -> None:
-    """So that parts can be sent in JSON form too."""
-    for p in split_event(AppendEvent("s", 1, Reset(text.encode())), part_bytes):
-        encode_event(p, content_type=JSON)
-
-
-@given(st.binary(max_size=60), st.integers(1, 9))
-def test_any_bytes_can_be_split(text: bytes, part_bytes: int) -> None:
-    """Text that is not UTF-8 is cut as well; refusing it is the joiner's part."""
-    parts = split_event(AppendEvent("s", 1, Edit(text)), part_bytes)
-    assert b"".join(p.op.text for p in parts if not isinstance(p.op, Close)) == text
-    assert all(len(p.op.text) <= part_bytes for p in parts if not isinstance(p.op, Close))
-
-
-def test_envelopes_fit_their_bound() -> None:
-    """The largest names there can be leave the envelope below its limit."""
-    name = "\U0001f600" * 120
-    big = Edit(b"x" * 9000, I64 - 1, I64)
-    event = AppendEvent(name, I64, big, name, name, -1, (1 << 64) - 1, -1, True)
-    for p in split_event(event, 4000):
-        assert len(encode_event(p).value or b"") <= 4000 + ENVELOPE_BYTES
-    assert len(split_event(event, 4000)) == 3
-    update = TokenUpdate(name, I64, Status.OK, name, name, message=name * 2, token_ids=b"ids!" * 9)
-    for q in split_update(update, 8):
-        assert len(encode_update(q).value or b"") <= 8 + ENVELOPE_BYTES
-
-
-def test_too_many_parts_are_refused() -> None:
-    """A part size that does not go with the text is an error, not a flood."""
-    with pytest.raises(WireError) as caught:
-        split_event(AppendEvent("s", 7, Reset(b"x" * (MAX_PARTS + 1))), 1)
-    assert (caught.value.code, caught.value.revision) == (Code.PARTS_TOO_LARGE, 7)
-    assert len(split_event(AppendEvent("s", 7, Reset(b"x" * MAX_PARTS)), 1)) == MAX_PARTS
-    with pytest.raises(WireError):
-        split_update(TokenUpdate("s", 7, Status.OK, token_ids=b"x" * 4 * (MAX_PARTS + 1)), 4)
-
-
-# Joining: single rules.
 
 
 @given(edits() | texts.map(Reset), st.data())
@@ -292,7 +194,7 @@ def test_what_stalls_expires() -> None:
     assert into.expire(99.0) == ()
 
 
-# Joining: records that were not accepted.
+# Records that were not accepted.
 
 
 def refused(revision: int, number: int = 0, parts: int = 1) -> WireError:
@@ -351,153 +253,3 @@ def test_memory_of_failures_is_bounded() -> None:
         assert into.add(part(1, 3, session=f"s{n}"), n, 0.0).failed
     assert not into.add(part(2, 3, session="s1"), 9, 0.0).failed
     assert into.add(part(2, 3, session="s0"), 9, 0.0).failed
-
-
-# Joining: any sequence, against a twin that looks ahead.
-
-messages = st.builds(
-    lambda session, revision, number, parts, kind: AppendEvent(
-        session,
-        revision,
-        Reset(b"x") if kind else Edit(b"y"),
-        part=min(number, parts - 1),
-        parts=parts,
-    ),
-    st.sampled_from("ab"),
-    st.integers(1, 3),
-    st.integers(0, 3),
-    st.sampled_from([1, 2, 2, 3, 3, 4]),
-    st.sampled_from([True, True, True, False]),
-)
-
-
-@st.composite
-def sequences(draw: st.DrawFn) -> list[AppendEvent]:
-    """Mostly orderly runs of parts, with records lost, doubled, swapped in and out of place."""
-    out: list[AppendEvent] = []
-    for _ in range(draw(st.integers(0, 8))):
-        start = draw(messages)
-        run = [replace(start, part=number) for number in range(start.parts)]
-        if draw(st.booleans()):
-            del run[draw(st.integers(0, len(run) - 1))]
-        out += run
-    for _ in range(draw(st.integers(0, 6))):
-        out.insert(draw(st.integers(0, len(out))), draw(messages))
-    if len(out) > 1 and draw(st.booleans()):
-        i = draw(st.integers(0, len(out) - 2))
-        out[i], out[i + 1] = out[i + 1], out[i]
-    return out
-
-
-Outcome = tuple[int, str, int, int, str]
-"""Tag of the deciding record, session, revision, tag of the first record, code or "ready"."""
-
-
-def twin(sequence: Sequence[AppendEvent]) -> tuple[set[Outcome], set[str]]:
-    """The rules for one session at a time, by looking ahead: outcomes, and sessions left open."""
-    outcomes: set[Outcome] = set()
-    left_open: set[str] = set()
-    for session in {m.session_id for m in sequence}:
-        records = [(tag, m) for tag, m in enumerate(sequence) if m.session_id == session]
-        failed: set[int] = set()
-        at = 0
-        while at < len(records):
-            tag, m = records[at]
-            if m.part > 0:
-                if m.revision not in failed:
-                    outcomes.add((tag, session, m.revision, tag, "BAD_PART"))
-                    failed.add(m.revision)
-                at += 1
-                continue
-            failed.discard(m.revision)
-            whole = [replace(m, part=number) for number in range(m.parts)]
-            count = 0
-            while count < m.parts and [r for _, r in records[at + count : at + count + 1]] == [
-                whole[count]
-            ]:
-                count += 1
-            if count == m.parts:
-                outcomes.add((records[at + count - 1][0], session, m.revision, tag, "ready"))
-            elif at + count == len(records):
-                left_open.add(session)
-            else:
-                next_tag, following = records[at + count]
-                if following.revision != m.revision:
-                    outcomes.add((next_tag, session, m.revision, tag, "PARTS_INCOMPLETE"))
-                    failed.add(m.revision)
-                elif following.part > 0:
-                    outcomes.add((next_tag, session, m.revision, tag, "BAD_PART"))
-                    failed.add(m.revision)
-                    count += 1
-            at += count
-    return outcomes, left_open
-
-
-def outcomes_of(steps: Sequence[Step[AppendEvent, int]], begin: int = 0) -> set[Outcome]:
-    """What a joiner said, in the twin's words."""
-    found: set[Outcome] = set()
-    for tag, step in enumerate(steps, begin):
-        for f in step.failed:
-            found.add((tag, f.session_id, f.revision, f.first_tag, f.code.value))
-        if step.ready is not None:
-            r = step.ready
-            assert (r.part, r.parts) == (0, 1)
-            found.add((tag, r.session_id, r.revision, step.first_tag, "ready"))
-    return found
-
-
-@settings(max_examples=400)
-@given(sequences())
-def test_any_sequence_is_judged_as_the_twin_does(sequence: list[AppendEvent]) -> None:
-    """Same outcomes at the same records, same sets left open, and memory that adds up."""
-    into = joiner()
-    steps = feed(into, sequence)
-    expected, left_open = twin(sequence)
-    assert outcomes_of(steps) == expected
-    assert into.open_sets == len(left_open)
-    assert {f.session_id for f in into.expire(1e9)} == left_open
-    assert into.held_bytes == 0
-
-
-@settings(max_examples=300)
-@given(sequences(), st.data())
-def test_a_replay_from_the_oldest_tag_rebuilds_the_state(
-    sequence: list[AppendEvent], data: st.DataObject
-) -> None:
-    """A worker that starts at the oldest open set completes the same events at the same records."""
-    stop = data.draw(st.integers(0, len(sequence)))
-    before = joiner()
-    feed(before, sequence[:stop])
-    oldest = before.oldest_tag()
-    begin = stop if oldest is None else oldest
-    after = joiner()
-    steps = [after.add(m, tag, 0.0) for tag, m in enumerate(sequence[begin:], begin)]
-    whole = outcomes_of(feed(joiner(), sequence))
-    replayed = outcomes_of(steps, begin)
-    assert {o for o in replayed if o[-1] == "ready"} == {
-        o for o in whole if o[-1] == "ready" and o[0] >= begin and o[3] >= begin
-    }
-    # Leaving out the records that were answered before rebuilds the open sets as well.
-    alone = joiner()
-    for tag, m in enumerate(sequence[begin:stop], begin):
-        if before.open_revision(m.session_id) == m.revision:
-            alone.add(m, tag, 0.0)
-    assert [alone.open_revision(s) for s in "ab"] == [before.open_revision(s) for s in "ab"]
-    # Failures too; a late part of a revision answered before the stop may be passed over.
-    answered = {(o[1], o[2]) for o in whole if o[0] < stop}
-    missing = {o for o in whole if o[0] >= stop} - replayed
-    assert all((o[1], o[2]) in answered and o[4] == "BAD_PART" for o in missing)
-
-
-@settings(max_examples=200)
-@given(sequences(), st.integers(2048, 9000), st.integers(1, 4))
-def test_limits_hold_at_every_step(
-    sequence: list[AppendEvent], memory_bytes: int, max_bytes: int
-) -> None:
-    """Whatever comes, the open sets never hold more than the limit."""
-    into = joiner(memory_bytes=memory_bytes, max_bytes=max_bytes)
-    for tag, m in enumerate(sequence):
-        step = into.add(m, tag, 0.0)
-        assert into.held_bytes <= memory_bytes
-        if step.ready is not None and m.parts > 1:
-            assert len(step.ready.op.text) <= max_bytes  # type: ignore[union-attr]
