@@ -50,30 +50,45 @@ def build(rules: Rules, forest: Forest) -> Automaton:
     keys = [data[a:b] for a, b in cuts]
     order = np.array(sorted(range(n), key=keys.__getitem__), dtype=np.int64)
     starts, lengths = starts[order], lengths[order]
-    common = np.zeros(n, dtype=np.int64)
-    levels = np.zeros(int(lengths.max(initial=0)) + 2, dtype=np.int64)
-    _count(rules.spelling, starts, lengths, common, levels)
-    states = int(levels.sum()) + 1
-    child = np.zeros(states + 1, dtype=np.int32)
-    label: Symbols = np.zeros(states, dtype=np.int32 if wide else np.uint8)
-    ends = np.zeros(n, dtype=np.int32)
-    _trie(rules.spelling, starts, lengths, common, levels, child, label, ends)
-    found = np.zeros(states, dtype=np.int32)
+    child, label, ends, levels = trie(rules.spelling, starts, lengths, wide)
+    found = np.zeros(len(label), dtype=np.int32)
     found[ends] = 1 + order
-    first = np.zeros(len(rules.points), dtype=np.int32)
-    first[label[child[0] : child[1]]] = np.arange(child[0], child[1])
-    fail = np.zeros(states, dtype=np.int32)
+    first = root_children(child, label, len(rules.points))
+    fail = np.zeros(len(label), dtype=np.int32)
     shorter = np.zeros(n + 1, dtype=np.int32)
     _fail(child, label, first, fail, found, shorter)
-    levels[0] = 1
-    bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(levels[:-1])))
-    for array in (child, label, fail, found, shorter, first, bounds):
+    for array in (child, label, fail, found, shorter, first, levels):
         array.setflags(write=False)
-    return Automaton(child, label, fail, found, shorter, first, bounds)
+    return Automaton(child, label, fail, found, shorter, first, levels)
+
+
+def trie(
+    spelling: Symbols, starts: Longs, lengths: Longs, wide: bool
+) -> tuple[Ints, Symbols, Ints, Longs]:
+    """The trie of words in lexicographic order: ``child``, ``label``, the state of each word, and
+    ``levels`` (as in :class:`Automaton`). ``wide``: labels need more than a byte."""
+    common = np.zeros(len(starts), dtype=np.int64)
+    new = np.zeros(int(lengths.max(initial=0)) + 2, dtype=np.int64)
+    _count(spelling, starts, lengths, common, new)
+    states = int(new.sum()) + 1
+    child = np.zeros(states + 1, dtype=np.int32)
+    label: Symbols = np.zeros(states, dtype=np.int32 if wide else np.uint8)
+    ends = np.zeros(len(starts), dtype=np.int32)
+    _trie(spelling, starts, lengths, common, new, child, label, ends)
+    new[0] = 1
+    levels = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(new[:-1])))
+    return child, label, ends, levels
+
+
+def root_children(child: Ints, label: Symbols, symbols: int) -> Ints:
+    """The root's child by symbol, 0 if none."""
+    first = np.zeros(symbols, dtype=np.int32)
+    first[label[child[0] : child[1]]] = np.arange(child[0], child[1])
+    return first
 
 
 @kernel
-def _count(spelling: Ints, starts: Longs, lengths: Longs, common: Longs, levels: Longs) -> None:
+def _count(spelling: Symbols, starts: Longs, lengths: Longs, common: Longs, levels: Longs) -> None:
     """Symbols shared with the token before, and new states per depth."""
     for i in range(len(starts)):
         shared = 0
@@ -89,7 +104,7 @@ def _count(spelling: Ints, starts: Longs, lengths: Longs, common: Longs, levels:
 
 @kernel
 def _trie(
-    spelling: Ints,
+    spelling: Symbols,
     starts: Longs,
     lengths: Longs,
     common: Longs,

@@ -79,6 +79,14 @@ class State:
         other.cut(length)
         return other
 
+    def follow(self, other: State, start: int) -> None:
+        """Append what ``other`` holds after its prefix ``start``, where both are in step: their
+        last ``longest`` values are the same, so the same symbols would give the same."""
+        end = self.length + other.length - start
+        self.reserve(end)
+        self._theta[self.length + 1 : end + 1] = other.theta[start + 1 :]
+        self.length, self._matched = end, other._matched
+
     def boundaries(self, end: int, stop: int = 0) -> Longs:
         """Token boundaries of prefix ``end``, ascending, from the last one <= ``stop`` on."""
         return _boundaries(self._theta, self.tables.forest.length, end, stop)

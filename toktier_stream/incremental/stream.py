@@ -6,51 +6,15 @@ as the session. The stream costs O(append) per append, however long the piece ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.incremental.change import START, Change, Settled, smallest
 from toktier_stream.incremental.rules import Ints
 from toktier_stream.incremental.search import Search
 from toktier_stream.incremental.state import State
 from toktier_stream.incremental.tables import Tables
-from toktier_stream.tokenizer.face import Ids, Tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What an update did to the tokens: keep the first ``keep``, drop ``dropped``, put ``ids``
-    (``lengths`` in bytes, both uint32), and keep the last ``tail``."""
-
-    keep: int
-    dropped: int
-    ids: Ids
-    lengths: Ids
-    tail: int = 0
-
-    @property
-    def total(self) -> int:
-        """Tokens after the update."""
-        return self.keep + len(self.ids) + self.tail
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """A boundary that no later append moves, and the number of tokens before it.
-
-    The tokens before it are final, and the tokens after it are those of the text after it alone:
-    the text from here on is a complete state (see ``resume``). ``inside`` tells whether it lies
-    inside a segment of a one-piece family (always True for pieces, except at 0).
-    """
-
-    size: int
-    tokens: int
-    inside: bool
-
-
-NOTHING = np.zeros(0, dtype=np.uint32)
-START = Settled(0, 0, False)
+from toktier_stream.tokenizer.face import Tokens
 
 
 class PieceStream:
@@ -114,16 +78,13 @@ class PieceStream:
     @property
     def earliest(self) -> int:
         """The shortest prefix that :meth:`rewind` reaches: 0, unless the stream was resumed."""
-        if self._base.size == 0:
-            return 0
-        # A shorter prefix could be a vocabulary string as a whole.
-        return max(self._base.size, self._longest_whole + 1)
+        return self._base.since
 
     def tokens(self) -> Tokens:
         """Ids and byte lengths of the piece, from the resumed boundary on."""
         if self._whole is not None:
             return Tokens(np.array([self._whole], np.uint32), np.array([len(self)], np.uint32))
-        return Tokens(*self._expand(self._nodes(self._state.length, 0)))
+        return self._expand(self._nodes(self._state.length, 0))
 
     def settled(self) -> Settled:
         """The last boundary that no further byte can move (see :meth:`State.settled`)."""
@@ -133,7 +94,7 @@ class PieceStream:
         if at == 0:
             return self._base
         behind = len(self._state.boundaries(self._state.length, at)) - 1
-        return Settled(self._base.size + at, self.count - behind, True)
+        return Settled(self._base.size + at, self.count - behind, True, len(self))
 
     def _update(self, start: int, text: bytes) -> Change:
         state, before = self._state, self.count
@@ -152,9 +113,7 @@ class PieceStream:
         if self._whole is not None or whole_before is not None:
             now = self.tokens()
             return Change(self._base.tokens, before - self._base.tokens, now.ids, now.lengths)
-        same = _common(dropped, added)
-        ids, lengths = self._expand(added[same:])
-        return Change(before - len(dropped) + same, len(dropped) - same, ids, lengths)
+        return smallest(before - len(dropped), self._expand(dropped), self._expand(added))
 
     def _look_up_whole(self, start: int, text: bytes) -> None:
         self._whole = None
@@ -168,12 +127,5 @@ class PieceStream:
     def _nodes(self, end: int, stop: int) -> Ints:
         return self._state.theta[self._state.boundaries(end, stop)[1:]]
 
-    def _expand(self, nodes: Ints) -> tuple[Ids, Ids]:
-        return self.tables.ids[nodes], self.tables.size[nodes].astype(np.uint32)
-
-
-def _common(a: Ints, b: Ints) -> int:
-    """Length of the common prefix."""
-    n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n
+    def _expand(self, nodes: Ints) -> Tokens:
+        return Tokens(self.tables.ids[nodes], self.tables.size[nodes].astype(np.uint32))
