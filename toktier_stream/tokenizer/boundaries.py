@@ -5,12 +5,15 @@ The theorem and its proof are in ARCHITECTURE.md. Per stage and for adjacent sym
 - R: no match holds both;
 - L: whether a match ends between them does not depend on y being there or the text ending;
 - B: R, and a piece of the stage surely starts at y;
-- K: x and y are surely not in one stretch that the stage removes.
+- K: x and y are surely not in one stretch that the stage removes;
+- N: R, and surely no piece of the stage starts at y.
 
-(x, y) is a two-sided boundary iff some stage has B and L and all stages before it have R, L and K;
-a one-sided boundary iff some stage has B and all before it have R and K.
+(x, y) is a two-sided boundary iff some stage has B and L and all stages before it have R, L and K.
+It is a one-sided boundary iff some stage has B, all before it have R and K, and each of these
+stages has L or comes behind stages with N only: where an earlier stage may or may not cut, a later
+one may see the text end where it otherwise sees y.
 
-R, B and K are derived twice, from the deterministic automata and from the position automata: the
+R, B, K and N are derived twice, from the deterministic automata and from the position automata: the
 positions may never allow what the automata forbid, and only what both allow counts. The result is
 held to a third witness, the fused machine that the text is really cut with, which also decides L a
 second time.
@@ -18,8 +21,8 @@ second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +39,13 @@ Pairs = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class StageRelations:
-    """R, L, B and K of one stage over its symbols."""
+    """R, L, B, K and N of one stage over its symbols."""
 
     r: Pairs
     l: Pairs  # noqa: E741 - the theorem's letter
     b: Pairs
     k: Pairs
+    n: Pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +69,14 @@ def from_automaton(machine: StageMachine) -> StageRelations:
                 r[x, y] &= following == DEAD
                 l_[x, y] &= accepted == automaton.accepts[q][n]
     after = _states_after(automaton)
-    b = _starts(
+    return _relations(
         machine,
         r,
-        lambda x: bool(after[x]),
-        lambda y: automaton.next[0][y] != DEAD,
-        automaton.surely_matches,
+        l_,
+        [bool(states) for states in after],
+        [automaton.next[0][y] != DEAD for y in range(n)],
+        [automaton.surely_matches(y) for y in range(n)],
     )
-    return StageRelations(r, l_, b, _kept(machine, b))
 
 
 def from_positions(machine: StageMachine, positions: Positions) -> StageRelations:
@@ -83,8 +87,14 @@ def from_positions(machine: StageMachine, positions: Positions) -> StageRelation
     l_ = np.array(
         [[positions.ends_alike(x, y) for y in range(n)] for x in range(n)], dtype=np.bool_
     )
-    b = _starts(machine, r, positions.in_match, positions.starts_match, positions.surely_matches)
-    return StageRelations(r, l_, b, _kept(machine, b))
+    return _relations(
+        machine,
+        r,
+        l_,
+        [positions.in_match(s) for s in range(n)],
+        [positions.starts_match(s) for s in range(n)],
+        [positions.surely_matches(s) for s in range(n)],
+    )
 
 
 def _states_after(automaton: Automaton) -> list[set[int]]:
@@ -104,43 +114,41 @@ def _states_after(automaton: Automaton) -> list[set[int]]:
     return after
 
 
-def _starts(
+def _relations(
     machine: StageMachine,
     r: Pairs,
-    in_match: Callable[[int], bool],
-    starts_match: Callable[[int], bool],
-    surely_matches: Callable[[int], bool],
-) -> Pairs:
-    """B: whatever x and y belong to (a match or a gap), the stage marks a start at y."""
-    n = len(r)
-    gap = [not surely_matches(s) for s in range(n)]
-    on_the_left = [[True] * in_match(s) + [False] * gap[s] for s in range(n)]
-    on_the_right = [[True] * starts_match(s) + [False] * gap[s] for s in range(n)]
-    b = r.copy()
-    for x in range(n):
-        for y in range(n):
-            b[x, y] &= all(
+    l_: Pairs,
+    in_match: Sequence[bool],
+    starts_match: Sequence[bool],
+    surely_matches: Sequence[bool],
+) -> StageRelations:
+    """B, K and N from what x and y can belong to: True a match, False a gap."""
+    gap = [not sure for sure in surely_matches]
+    on_the_left = [[True] * m + [False] * g for m, g in zip(in_match, gap, strict=True)]
+    on_the_right = [[True] * m + [False] * g for m, g in zip(starts_match, gap, strict=True)]
+    b, n = r.copy(), r.copy()
+    for x, lefts in enumerate(on_the_left):
+        for y, rights in enumerate(on_the_right):
+            # Given R, two gaps side by side are one: no segment and so no mark between them.
+            marked = {
                 (before or match) and machine.mark(before, match) is not Kind.NONE
-                for before in on_the_left[x]
-                for match in on_the_right[y]
-            )
-    return b
-
-
-def _kept(machine: StageMachine, b: Pairs) -> Pairs:
-    """K: only gaps hold several characters without a mark between segments (R given); where gaps
-    are kept, nothing removed can hold both."""
+                for before in lefts
+                for match in rights
+            }
+            b[x, y] &= False not in marked
+            n[x, y] &= True not in marked
+    # Only gaps hold several characters without a segment between them (R given).
     gaps_removed = machine.mark(True, match=False) is Kind.DROP
-    return b if gaps_removed else np.ones_like(b)
+    return StageRelations(r, l_, b, b if gaps_removed else np.ones_like(b), n)
 
 
 def agreed(by_automaton: StageRelations, by_positions: StageRelations) -> StageRelations:
     """What both derivations allow. Raises Unsupported if the positions, which over-estimate what
     a matcher can do, allow a cut that the automaton forbids: then one of them is wrong."""
-    for name in ("r", "l", "b", "k"):
+    for name in ("r", "l", "b", "k", "n"):
         if (getattr(by_positions, name) & ~getattr(by_automaton, name)).any():
             raise Unsupported(f"boundary derivations that contradict each other ({name})")
-    return StageRelations(by_positions.r, by_automaton.l, by_positions.b, by_positions.k)
+    return replace(by_positions, l=by_automaton.l)
 
 
 def combine(stages: Sequence[tuple[StageRelations, Sequence[int], Sequence[int]]]) -> Boundaries:
@@ -148,18 +156,22 @@ def combine(stages: Sequence[tuple[StageRelations, Sequence[int], Sequence[int]]
 
     Each stage comes with the symbol it reads last of a character of each class, and first.
     """
-    classes = len(stages[0][1])
-    two_sided = np.zeros((classes, classes), dtype=np.bool_)
-    one_sided = np.zeros((classes, classes), dtype=np.bool_)
-    before_two = np.ones((classes, classes), dtype=np.bool_)
-    before_one = np.ones((classes, classes), dtype=np.bool_)
+    shape = (len(stages[0][1]),) * 2
+    two_sided, one_sided = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
+    before_two, before_one = np.ones(shape, dtype=np.bool_), np.ones(shape, dtype=np.bool_)
+    uncut = np.ones(shape, dtype=np.bool_)
     for relations, last, first in stages:
         grid = np.ix_(np.asarray(last), np.asarray(first))
-        r, l_, b, k = (m[grid] for m in (relations.r, relations.l, relations.b, relations.k))
-        two_sided |= before_two & b & l_
-        one_sided |= before_one & b
+        r, l_, b, k, n = (
+            m[grid] for m in (relations.r, relations.l, relations.b, relations.k, relations.n)
+        )
+        two_sided |= before_two & l_ & b
         before_two &= r & l_ & k
-        before_one &= r & k
+        # What stands on the right is known to the stage where nothing before it may have cut.
+        known = uncut | l_
+        one_sided |= before_one & known & b
+        before_one &= r & known & k
+        uncut &= n
     return Boundaries(two_sided, one_sided)
 
 

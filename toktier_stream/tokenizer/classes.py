@@ -175,9 +175,12 @@ def reduce(rows: Sequence[npt.NDArray[Any]], points: int = CODE_POINTS) -> Alpha
     """
     ids = np.zeros(points, dtype=np.int64)
     for row in rows:
-        values, index = np.unique(row, return_inverse=True)
-        pairs = ids * len(values) + index.reshape(-1)
-        # Few distinct values: a counting table is much cheaper than sorting a million pairs.
+        # A row has few distinct values: counting is much cheaper than sorting a million pairs.
+        if row.dtype == np.bool_:
+            pairs = ids * 2 + row
+        else:
+            values, index = np.unique(row, return_inverse=True)
+            pairs = ids * len(values) + index.reshape(-1)
         used = np.bincount(pairs) > 0
         ids = (np.cumsum(used) - 1)[pairs]
     ids[0xD800:0xE000] = ids[0]
