@@ -119,6 +119,11 @@ def tracer() -> trace.Tracer:
     return trace.get_tracer(SCOPE)
 
 
+def tracing_enabled() -> bool:
+    """Whether an SDK is set up, so that spans go anywhere at all."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 

@@ -18,7 +18,7 @@ class Edit(NamedTuple):
     replacement: bytes
 
 
-def smallest_edit(old: bytes, new: bytes) -> Edit:
+def smallest_edit(old: bytes | bytearray, new: bytes) -> Edit:
     """The edit between two valid UTF-8 texts, found by their common prefix and suffix.
 
     The longest common prefix is taken first, so a text that only grew gives an append
@@ -41,12 +41,12 @@ def apply_edit(old: bytes, edit: Edit) -> bytes:
     return old[: edit.start] + edit.replacement + old[edit.end :]
 
 
-def _splits_character(text: bytes, position: int) -> bool:
+def _splits_character(text: bytes | bytearray, position: int) -> bool:
     """Whether the byte at ``position`` continues a character (10xxxxxx); the end does not."""
     return position < len(text) and text[position] & 0xC0 == 0x80
 
 
-def _common_prefix(old: bytes, new: bytes) -> int:
+def _common_prefix(old: bytes | bytearray, new: bytes) -> int:
     # The usual case, a text that grew, is one comparison in C without a copy.
     if new.startswith(old):
         return len(old)
@@ -61,7 +61,7 @@ def _common_prefix(old: bytes, new: bytes) -> int:
     return shared
 
 
-def _common_suffix(old: bytes, new: bytes, limit: int) -> int:
+def _common_suffix(old: bytes | bytearray, new: bytes, limit: int) -> int:
     """Length of the common suffix, at most ``limit`` so that it stays clear of the prefix."""
     left, right = _view(old), _view(new)
     for low in range(0, limit, _BLOCK):
@@ -74,5 +74,5 @@ def _common_suffix(old: bytes, new: bytes, limit: int) -> int:
     return limit
 
 
-def _view(text: bytes) -> npt.NDArray[np.uint8]:
+def _view(text: bytes | bytearray) -> npt.NDArray[np.uint8]:
     return np.frombuffer(text, dtype=np.uint8)

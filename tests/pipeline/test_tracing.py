@@ -1,0 +1,117 @@
+"""One request's path is one trace, and nothing but Kafka and the store ever holds its text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pipeline_harness import Running, make_settings
+
+from toktier_stream import telemetry
+from toktier_stream.broker.port import OutRecord
+from toktier_stream.client.consumer import ConsumerOptions, TokenConsumer
+from toktier_stream.client.producer import AppendProducer, ProducerOptions
+from toktier_stream.wire.messages import Status
+
+SECRET = "xylophone-7731-secret"
+
+
+@pytest.fixture(scope="module")
+def exported():
+    """A real SDK that keeps what it would export."""
+    spans = InMemorySpanExporter()
+    tracing = TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(spans))
+    reader = InMemoryMetricReader()
+    patch = pytest.MonkeyPatch()
+    patch.setattr(trace, "_TRACER_PROVIDER", tracing)
+    patch.setattr(metrics._internal, "_METER_PROVIDER", MeterProvider(metric_readers=[reader]))
+    yield spans, reader
+    patch.undo()
+
+
+async def test_a_request_is_one_trace_from_producer_to_consumer(backend, state_dir, exported):
+    """Send, process with its stages, receive: one trace id, each a child of the one before."""
+    spans, _ = exported
+    spans.clear()
+    settings = make_settings(backend, state_dir)
+    broker = backend.connect()
+    await broker.start()
+    async with Running(backend, settings):
+        options = ProducerOptions(topic=settings.topic_appends, topic_tokens=settings.topic_tokens)
+        async with (
+            TokenConsumer(broker, ConsumerOptions(topic=settings.topic_tokens)) as consumer,
+            AppendProducer(broker, options) as producer,
+        ):
+            ticket = await producer.send_text("traced", "a text to be traced")
+            assert (await ticket.answer(60)).status is Status.OK
+            async for tokens in consumer.updates():
+                assert tokens.session_id == "traced"
+                break
+    await broker.stop()
+    finished = {s.name: s for s in spans.get_finished_spans()}
+    send, process = finished[telemetry.SPAN_SEND], finished[telemetry.SPAN_PROCESS]
+    assert process.parent.span_id == send.context.span_id
+    for name in (
+        telemetry.SPAN_DECODE,
+        telemetry.SPAN_ROUTE,
+        telemetry.SPAN_ENCODE,
+        telemetry.SPAN_PUBLISH,
+        telemetry.SPAN_STORE,
+        telemetry.SPAN_RECEIVE,
+    ):
+        assert finished[name].context.trace_id == send.context.trace_id, name
+        assert finished[name].parent.span_id == process.context.span_id, name
+        assert finished[name].end_time >= finished[name].start_time
+    assert process.attributes[telemetry.ATTR_STATUS] == "OK"
+    assert finished[telemetry.SPAN_VERIFY].links[0].context.trace_id == send.context.trace_id
+
+
+async def test_no_text_leaves_kafka_and_the_store(
+    backend, state_dir, hands, exported, capsys, tmp_path
+):
+    """A secret planted in transcripts and in bad events is in no log, span, metric or error."""
+    spans, reader = exported
+    spans.clear()
+    telemetry.setup_logging("debug")
+    settings = make_settings(
+        backend, state_dir, log_level="debug", evidence_dir=tmp_path / "evidence"
+    )
+    async with Running(backend, settings):
+        h = await hands(settings)
+        text = f"<|im_start|>user\n{SECRET} é " + f"{SECRET} " * 100
+        await h.reset("s", 1, text)
+        await h.append("s", 2, SECRET)
+        await h.append("s", 2, SECRET + "!")
+        await h.append("s", 7, SECRET)
+        await h.append("s", 3, SECRET, expect_bytes=1)
+        await h.reset("s", 3, SECRET, tokenizer=SECRET)
+        await h.send(
+            OutRecord(settings.topic_appends, b"s", b"\xff" + SECRET.encode()),
+            OutRecord(
+                settings.topic_appends,
+                b"s",
+                json.dumps({"session_id": "s", "revision": "x", "edit": SECRET}).encode(),
+                (("content-type", b"application/json"),),
+            ),
+        )
+        await h.until(settings.topic_rejects, 3)
+        errors = [a.message for a in h.answers]
+    captured = capsys.readouterr()
+    logged = captured.out + captured.err
+    assert "event_rejected" in logged
+    for line in captured.err.splitlines():
+        json.loads(line)
+    seen = logged + "\n".join(errors)
+    seen += "".join(s.to_json() for s in spans.get_finished_spans())
+    seen += reader.get_metrics_data().to_json()
+    assert telemetry.SPAN_PROCESS in seen
+    assert "toktier.events" in seen
+    assert SECRET not in seen
+    assert SECRET.split("-", maxsplit=1)[0] not in seen

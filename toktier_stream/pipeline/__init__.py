@@ -1,0 +1,1 @@
+"""The worker: appends in, certified token updates out, exactly once."""

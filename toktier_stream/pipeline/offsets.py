@@ -1,0 +1,88 @@
+"""Which events of a partition are answered: a low-water offset and ranges above it.
+
+A revision that travels in parts keeps the low-water mark at its first part while events behind it
+are answered. After a restart the worker reads again from the mark and must not answer those twice,
+so the committed offset carries the answered ranges above it as the commit's metadata: ``v1:`` and
+hexadecimal (gap, length) pairs relative to the mark. Kafka keeps up to 4096 bytes of metadata;
+:attr:`AnsweredOffsets.crowded` tells the caller to stop admitting new events before that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from toktier_stream.broker.port import Committed
+
+_PREFIX = "v1:"
+_CROWDED_BYTES = 3072
+
+
+class AnsweredOffsets:
+    """The set of answered offsets of one partition, as sorted disjoint ranges above a mark."""
+
+    def __init__(self, committed: Committed | None) -> None:
+        """Start from what the group committed. Raises ValueError on foreign metadata."""
+        self._mark = committed.offset if committed else 0
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        text = committed.metadata if committed else ""
+        if text:
+            if not text.startswith(_PREFIX):
+                raise ValueError("the committed offset carries metadata of another application")
+            position = self._mark
+            for pair in filter(None, text[len(_PREFIX) :].split(",")):
+                gap, _, length = pair.partition("+")
+                start = position + int(gap, 16)
+                position = start + int(length, 16)
+                self._starts.append(start)
+                self._ends.append(position)
+
+    def __contains__(self, offset: int) -> bool:
+        if offset < self._mark:
+            return True
+        at = bisect_right(self._starts, offset) - 1
+        return at >= 0 and offset < self._ends[at]
+
+    def add(self, offset: int) -> None:
+        """Mark one offset as answered."""
+        if offset in self:
+            return
+        at = bisect_right(self._starts, offset)
+        touches_left = at > 0 and self._ends[at - 1] == offset
+        touches_right = at < len(self._starts) and self._starts[at] == offset + 1
+        if touches_left and touches_right:
+            self._ends[at - 1] = self._ends[at]
+            del self._starts[at], self._ends[at]
+        elif touches_left:
+            self._ends[at - 1] = offset + 1
+        elif touches_right:
+            self._starts[at] = offset
+        else:
+            self._starts.insert(at, offset)
+            self._ends.insert(at, offset + 1)
+
+    def position(self, next_offset: int, oldest_open: int | None) -> Committed:
+        """What to commit once everything read so far, below ``next_offset``, is answered except
+        the open parts from ``oldest_open`` on. Offsets that the log skips (transaction markers)
+        below the mark count as answered."""
+        mark = next_offset if oldest_open is None else min(oldest_open, next_offset)
+        self._mark = max(self._mark, mark)
+        while self._ends and self._ends[0] <= self._mark:
+            del self._starts[0], self._ends[0]
+        if self._starts and self._starts[0] < self._mark:
+            self._starts[0] = self._mark
+        return Committed(self._mark, self._encode())
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the metadata nears its limit: answer no new events until the mark moves."""
+        return len(self._encode()) > _CROWDED_BYTES
+
+    def _encode(self) -> str:
+        if not self._starts:
+            return ""
+        pairs, position = [], self._mark
+        for start, end in zip(self._starts, self._ends, strict=True):
+            pairs.append(f"{start - position:x}+{end - start:x}")
+            position = end
+        return _PREFIX + ",".join(pairs)

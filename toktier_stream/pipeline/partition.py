@@ -1,0 +1,313 @@
+"""One partition's life on this worker: fence, restore, run, stop.
+
+    FENCING ──▶ RESTORING ──▶ RUNNING ──▶ STOPPING ──▶ STOPPED
+       ▲______________│___________│
+        (a failed transaction starts the life over while the partition is owned)
+
+The order matters. Starting the transactional producer aborts what an earlier owner left open, so
+only after that is the committed offset final; only after the changelog is replayed to its end is
+the store what that offset says. Reading begins last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+from toktier_stream import telemetry
+from toktier_stream.broker.port import Broker, GroupConsumer, Record, Transaction
+from toktier_stream.config import Settings
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.pipeline import tracing
+from toktier_stream.pipeline.changelog import restore
+from toktier_stream.pipeline.offsets import AnsweredOffsets
+from toktier_stream.pipeline.processor import Processor, Work
+from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
+from toktier_stream.session.machine import Machine
+from toktier_stream.session.store import Store
+from toktier_stream.tokenizer.registry import Registry
+from toktier_stream.wire.messages import CheckRecord, Verdict
+
+_LOG = telemetry.logger(__name__)
+_IDLE_S = 0.2
+_RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+class State(Enum):
+    """Where a partition stands."""
+
+    FENCING = "fencing"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+_ALLOWED = {
+    State.FENCING: {State.RESTORING, State.FENCING, State.STOPPING, State.FAILED},
+    State.RESTORING: {State.RUNNING, State.FENCING, State.STOPPING, State.FAILED},
+    State.RUNNING: {State.FENCING, State.STOPPING, State.FAILED},
+    State.STOPPING: {State.STOPPED, State.FAILED},
+    State.STOPPED: set(),
+    State.FAILED: set(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all partitions of a worker share."""
+
+    settings: Settings
+    broker: Broker
+    consumer: GroupConsumer
+    registry: Registry
+    machine: Machine
+    sampler: Sampler
+    verifier: ShadowVerifier
+    executor: Executor
+    instruments: telemetry.Instruments
+
+
+class Partition:
+    """Runs one partition as a task. Records are fed on the loop; answers leave in transactions."""
+
+    def __init__(self, number: int, epoch: int, store: Store, shared: Shared) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.state = State.FENCING
+        self.error: BaseException | None = None
+        self._store = store
+        self._shared = shared
+        self._inbox: deque[Record] = deque()
+        self._inbox_bytes = 0
+        self._paused = False
+        self._next_offset = 0
+        self._wake = asyncio.Event()
+        self._checks: list[CheckRecord] = []
+        self._quarantines: list[str] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin the life."""
+        self._task = asyncio.create_task(self._live(), name=f"partition-{self.number}")
+        self._task.add_done_callback(self._ended)
+
+    async def stop(self, deadline_s: float) -> None:
+        """Finish the batch in flight within the deadline, or abandon it; then end."""
+        if self.state not in (State.STOPPED, State.FAILED):
+            self._move(State.STOPPING)
+        self._wake.set()
+        if self._task is not None:
+            _, pending = await asyncio.wait({self._task}, timeout=deadline_s)
+            for task in pending:
+                task.cancel()
+            if pending:
+                await asyncio.wait(pending)
+
+    def feed(self, records: Sequence[Record]) -> None:
+        """Hand over polled records. Those read before the seek of this life are dropped: the
+        seek makes the consumer deliver them again."""
+        if self.state is not State.RUNNING:
+            return
+        for record in records:
+            if record.offset >= self._next_offset:
+                self._next_offset = record.offset + 1
+                self._inbox.append(record)
+                self._inbox_bytes += _size(record)
+        if self._inbox_bytes > self._shared.settings.inflight_bytes and not self._paused:
+            self._paused = True
+            self._shared.consumer.pause(self.number)
+        self._wake.set()
+
+    def verdict(self, sample: Sample, record: CheckRecord) -> None:
+        """Take a verifier's result; it leaves with the next transaction."""
+        self._checks.append(record)
+        if record.verdict is Verdict.MISMATCH:
+            self._quarantines.append(sample.session_id)
+        self._wake.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A life that ends by an error nobody foresaw ends the worker: see Worker.run."""
+        if task.cancelled():
+            self.state = State.STOPPED
+        elif (error := task.exception()) is not None:
+            self.error = error
+            self.state = State.FAILED
+            _LOG.error("partition_failed", partition=self.number, error=type(error).__name__)
+
+    def _stopping(self) -> bool:
+        return self.state is State.STOPPING
+
+    def _move(self, state: State) -> None:
+        if state not in _ALLOWED[self.state]:
+            raise RuntimeError(f"partition {self.number}: {self.state.value} to {state.value}")
+        _LOG.debug("partition_state", partition=self.number, state=state.value)
+        self.state = state
+
+    async def _live(self) -> None:
+        attempts = 0
+        self._shared.instruments.move("toktier.partitions", 1)
+        try:
+            while self.state is not State.STOPPING:
+                transaction = self._shared.broker.transaction(self._transactional_id)
+                try:
+                    await self._life(transaction)
+                    attempts = 0
+                except (ToktierError, OSError, TimeoutError) as error:
+                    if not await self._retry(error, attempts):
+                        return
+                    attempts += 1
+                finally:
+                    await transaction.stop()
+        finally:
+            self._shared.instruments.move("toktier.partitions", -1)
+            if self.state is State.STOPPING:
+                self._move(State.STOPPED)
+
+    async def _retry(self, error: Exception, attempts: int) -> bool:
+        """Whether to start the life over. A fenced partition belongs to somebody else."""
+        code = error.code.value if isinstance(error, ToktierError) else type(error).__name__
+        _LOG.warning("partition_interrupted", partition=self.number, code=code, attempt=attempts)
+        if self._stopping():
+            return True
+        fenced = isinstance(error, ToktierError) and error.code is Code.PRODUCER_FENCED
+        fatal = isinstance(error, ToktierError) and error.code in _FATAL
+        if fatal or attempts >= 20:
+            self.error = error
+            self._move(State.FAILED)
+            return False
+        self._inbox.clear()
+        self._inbox_bytes = 0
+        self._shared.consumer.pause(self.number)
+        self._paused = False
+        self._move(State.FENCING)
+        # A fenced producer waits longer: if the partition is still ours, the other one stops.
+        delay = 1.0 if fenced else _RETRY_S[min(attempts, len(_RETRY_S) - 1)]
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(delay):
+                while not self._stopping():
+                    await self._wake.wait()
+                    self._wake.clear()
+        except TimeoutError:
+            pass
+        return True
+
+    @property
+    def _transactional_id(self) -> str:
+        s = self._shared.settings
+        return f"{s.group}-{s.topic_appends}-{self.number}"
+
+    async def _life(self, transaction: Transaction) -> None:
+        shared, s = self._shared, self._shared.settings
+        await transaction.start()
+        committed = await shared.consumer.committed(self.number)
+        if self._stopping():
+            return
+        self._move(State.RESTORING)
+        await restore(
+            shared.broker.reader(s.topic_sessions),
+            self.number,
+            self._store,
+            shared.executor,
+            s.restore_deadline_s,
+            shared.instruments,
+        )
+        if self._stopping():
+            return
+        processor = Processor(
+            self.number, s, shared.machine, self._store, shared.sampler, shared.instruments,
+            AnsweredOffsets(committed),
+        )  # fmt: skip
+        self._next_offset = committed.offset if committed else 0
+        self._move(State.RUNNING)
+        if committed is not None:
+            shared.consumer.seek(self.number, committed.offset)
+        shared.consumer.resume(self.number)
+        while self.state is State.RUNNING:
+            await self._next(processor, transaction)
+
+    async def _next(self, processor: Processor, transaction: Transaction) -> None:
+        """One batch: process, publish, store."""
+        if not self._inbox:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(_IDLE_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        if self.state is not State.RUNNING:
+            return
+        records = self._take()
+        if not (records or self._checks or self._quarantines or processor.waits_for_parts()):
+            return
+        loop = asyncio.get_running_loop()
+        checks, self._checks = self._checks, []
+        quarantines, self._quarantines = self._quarantines, []
+        started = time.time_ns()
+        work = await loop.run_in_executor(
+            self._shared.executor,
+            partial(processor.process, records, checks, quarantines, caught_up=not self._inbox),
+        )
+        if work is None:
+            return
+        processed = time.time_ns()
+        try:
+            published = await self._publish(transaction, work)
+        except BaseException:
+            work.batch.discard()
+            tracing.abandon(work.traces, "not committed")
+            self._checks = checks + self._checks
+            self._quarantines = quarantines + self._quarantines
+            raise
+        sent = time.time_ns()
+        await loop.run_in_executor(self._shared.executor, processor.commit, work, published)
+        stored = time.time_ns()
+        tracing.finish(work.traces, (processed, sent), (sent, stored))
+        for sample in work.samples:
+            self._shared.verifier.offer(sample)
+        self._measure(work, started, processed, sent, stored)
+
+    def _take(self) -> list[Record]:
+        s = self._shared.settings
+        records: list[Record] = []
+        size = 0
+        while self._inbox and len(records) < s.batch_records and size < s.batch_bytes:
+            record = self._inbox.popleft()
+            size += _size(record)
+            records.append(record)
+        self._inbox_bytes -= size
+        if self._paused and self._inbox_bytes < s.inflight_bytes // 2:
+            self._paused = False
+            self._shared.consumer.resume(self.number)
+        return records
+
+    async def _publish(self, transaction: Transaction, work: Work) -> list[tuple[int, int]]:
+        s = self._shared.settings
+        return await transaction.publish(
+            work.outputs, s.group, s.topic_appends, self.number, work.position
+        )
+
+    def _measure(self, work: Work, started: int, processed: int, sent: int, stored: int) -> None:
+        i = self._shared.instruments
+        i.record("toktier.batch.duration", (processed - started) / 1e9, stage="process")
+        i.record("toktier.batch.duration", (sent - processed) / 1e9, stage="publish")
+        i.record("toktier.batch.duration", (stored - sent) / 1e9, stage="store")
+        i.record("toktier.batch.size", work.events)
+        i.add("toktier.transactions", outcome="committed")
+        for sent_at_us in work.sent_at_us:
+            i.record("toktier.end_to_end", max(0.0, stored / 1e9 - sent_at_us / 1e6))
+
+
+_FATAL = frozenset({Code.STORE_FORMAT, Code.STORE_BUSY, Code.TOPIC_MISSING, Code.CONFIG_INVALID})
+
+
+def _size(record: Record) -> int:
+    return len(record.value or b"") + 256

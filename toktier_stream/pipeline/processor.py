@@ -1,0 +1,329 @@
+"""The synchronous heart of a partition: records in, everything one transaction publishes out.
+
+Runs in a worker thread, one call at a time per partition. It only computes: nothing it does is
+durable until the transaction commits, and :meth:`Processor.commit` then makes the store follow.
+If the transaction fails, this object is thrown away with the partition's life, and the next one
+starts from what was committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from opentelemetry import trace
+
+from toktier_stream import telemetry
+from toktier_stream.broker.port import Committed, OutRecord, Record
+from toktier_stream.config import Settings
+from toktier_stream.errors import Code, describe
+from toktier_stream.pipeline import tracing
+from toktier_stream.pipeline.offsets import AnsweredOffsets
+from toktier_stream.pipeline.tracing import EventTrace
+from toktier_stream.pipeline.verifier import Sample, Sampler, emitted
+from toktier_stream.session.machine import Machine
+from toktier_stream.session.store import Batch, Store
+from toktier_stream.wire.answers import encode_check, encode_reject, encode_update
+from toktier_stream.wire.codec import decode_event
+from toktier_stream.wire.headers import trace_context
+from toktier_stream.wire.messages import (
+    AppendEvent,
+    CheckRecord,
+    Close,
+    Reject,
+    Status,
+    Timings,
+    TokenUpdate,
+)
+from toktier_stream.wire.parts import EventJoiner, Failure
+from toktier_stream.wire.refusal import WireError
+from toktier_stream.wire.split import split_update
+
+_LOG = telemetry.logger(__name__)
+
+
+@dataclass(slots=True)
+class Work:
+    """What one batch came to. ``outputs`` and ``position`` are published as one transaction."""
+
+    batch: Batch
+    position: Committed
+    outputs: list[OutRecord] = field(default_factory=list)
+    changelog_from: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    traces: list[EventTrace] = field(default_factory=list)
+    sent_at_us: list[int] = field(default_factory=list)
+    events: int = 0
+
+
+class Processor:
+    """Turns one partition's records into answers. Owns the partition's joiner and offsets."""
+
+    def __init__(
+        self,
+        partition: int,
+        settings: Settings,
+        machine: Machine,
+        store: Store,
+        sampler: Sampler,
+        instruments: telemetry.Instruments,
+        answered: AnsweredOffsets,
+    ) -> None:
+        self._partition = partition
+        self._s = settings
+        self._machine = machine
+        self._store = store
+        self._sampler = sampler
+        self._instruments = instruments
+        self._answered = answered
+        self._joiner: EventJoiner[int] = EventJoiner(
+            max_bytes=settings.max_session_bytes,
+            memory_bytes=settings.parts_memory_bytes,
+            deadline_s=settings.parts_deadline_s,
+        )
+        # Offsets of the parts that are held, by session: answered only with their revision.
+        self._held: dict[str, list[int]] = {}
+        self._sources: dict[int, Record] = {}
+        self._next = 0
+
+    def waits_for_parts(self) -> bool:
+        """Whether a revision is open whose deadline must be watched."""
+        return self._joiner.open_sets > 0
+
+    def process(
+        self,
+        records: Sequence[Record],
+        checks: Sequence[CheckRecord],
+        quarantines: Sequence[str],
+        *,
+        caught_up: bool,
+    ) -> Work | None:
+        """Answer a batch; None if there is nothing to publish.
+
+        ``caught_up``: everything polled so far is in ``records``, so that a revision whose parts
+        are late is late by its own fault. Raises store errors only.
+        """
+        work = Work(self._store.begin(), Committed(0))
+        tracing_on = telemetry.tracing_enabled()
+        for record in records:
+            self._next = record.offset + 1
+            if record.offset not in self._answered:
+                self._one(work, record, tracing_on=tracing_on)
+        if caught_up:
+            for failure in self._joiner.expire(time.monotonic()):
+                self._fail(work, failure)
+        for session_id in quarantines:
+            if self._machine.quarantine(work.batch, session_id.encode()):
+                self._instruments.add("toktier.quarantined", reason="verifier")
+        work.outputs.extend(
+            OutRecord(self._s.topic_checks, *encode_check(check), partition=self._partition)
+            for check in checks
+        )
+        work.changelog_from = len(work.outputs)
+        size = 0
+        for key, value in work.batch.changes():
+            work.outputs.append(OutRecord(self._s.topic_sessions, key, value, (), self._partition))
+            size += len(key) + len(value or b"")
+        self._instruments.add("toktier.changelog", size)
+        if not records and not work.outputs:
+            work.batch.discard()
+            return None
+        work.position = self._answered.position(self._next, self._joiner.oldest_tag())
+        return work
+
+    def commit(self, work: Work, published: Sequence[tuple[int, int]]) -> None:
+        """Make the store follow a committed transaction: one LMDB transaction."""
+        changelog = published[work.changelog_from :]
+        offset = changelog[-1][1] + 1 if changelog else self._store.changelog_offset
+        self._store.commit(work.batch, changelog_offset=offset, source_offset=work.position.offset)
+
+    def _one(self, work: Work, record: Record, *, tracing_on: bool) -> None:
+        started = time.time_ns()
+        event_trace = tracing.begin(record) if tracing_on else None
+        if event_trace is not None:
+            work.traces.append(event_trace)
+        try:
+            event = decode_event(
+                record.key, record.value, record.headers, max_event_bytes=self._s.max_event_bytes
+            )
+        except WireError as error:
+            self._refuse(work, record, error, event_trace)
+            return
+        step = self._joiner.add(event, record.offset, time.monotonic())
+        for failure in step.failed:
+            self._fail(work, failure, record if failure.revision == event.revision else None)
+        decoded = time.time_ns()
+        if event_trace is not None:
+            event_trace.mark(telemetry.SPAN_DECODE, started, decoded)
+        if event.part == 0:
+            self._release(event.session_id)  # parts of an attempt that this one replaces
+        if step.ready is None:
+            if self._joiner.open_revision(event.session_id) == event.revision:
+                self._held.setdefault(event.session_id, []).append(record.offset)
+                self._sources[record.offset] = record
+            else:
+                self._answered.add(record.offset)
+            return
+        self._release(event.session_id)
+        self._answered.add(record.offset)
+        answer = self._machine.apply(work.batch, step.ready, time.time_ns() // 1_000_000)
+        applied = time.time_ns()
+        if event_trace is not None:
+            encode = answer.timings.encode_us * 1000 if answer.timings else 0
+            event_trace.mark(telemetry.SPAN_ROUTE, decoded, max(decoded, applied - encode))
+            if encode:
+                event_trace.mark(telemetry.SPAN_ENCODE, max(decoded, applied - encode), applied)
+        self._count(step.ready, answer)
+        self._answer(work, record, answer, event_trace, sent_at_us=step.ready.sent_at_us)
+        if answer.status is Status.REJECTED and answer.code is not None:
+            self._reject(work, record, answer.code, answer.message)
+        if answer.status is Status.OK and not answer.closed:
+            self._sample(work, record, answer, event_trace)
+
+    def _refuse(
+        self, work: Work, record: Record, error: WireError, event_trace: EventTrace | None
+    ) -> None:
+        """A record that is not accepted: rejected, answered if it can be, and its log guarded."""
+        self._answered.add(record.offset)
+        failures = self._joiner.refuse(error, record.offset)
+        for failure in failures:
+            own = failure.revision == error.revision and not error.unreadable
+            self._fail(work, failure, record if own else None, event_trace if own else None)
+        if error.unreadable:
+            self._reject(work, record, error.code, str(error))
+            if error.quarantines and self._machine.quarantine(
+                work.batch, error.session_id.encode()
+            ):
+                self._instruments.add("toktier.quarantined", reason="poison")
+
+    def _fail(
+        self,
+        work: Work,
+        failure: Failure[int],
+        record: Record | None = None,
+        event_trace: EventTrace | None = None,
+    ) -> None:
+        """Answer a revision that will not be joined, and reject the records it consists of."""
+        session_revision = self._machine.revision(work.batch, failure.session_id.encode())
+        answer = TokenUpdate(
+            session_id=failure.session_id,
+            revision=failure.revision,
+            status=Status.REJECTED,
+            request_id=failure.request_id,
+            tokenizer=failure.tokenizer,
+            code=failure.code,
+            message=failure.message,
+            session_revision=session_revision,
+        )
+        sources = self._release(failure.session_id)
+        if record is not None:
+            sources.append(record)
+        for source in sources:
+            self._reject(work, source, failure.code, failure.message)
+        if record is not None:
+            self._answered.add(record.offset)
+        self._instruments.add("toktier.events", status=answer.status.value, code=failure.code.value)
+        self._answer(work, sources[-1] if sources else None, answer, event_trace)
+
+    def _release(self, session_id: str) -> list[Record]:
+        """Count a session's held parts as answered; returns them."""
+        offsets = self._held.pop(session_id, [])
+        for offset in offsets:
+            self._answered.add(offset)
+        return [self._sources.pop(offset) for offset in offsets]
+
+    def _answer(
+        self,
+        work: Work,
+        record: Record | None,
+        answer: TokenUpdate,
+        event_trace: EventTrace | None,
+        sent_at_us: int = 0,
+    ) -> None:
+        work.events += 1
+        if record is not None:
+            now_us = time.time_ns() // 1000
+            encode = answer.timings.encode_us if answer.timings else 0
+            queued = max(0, now_us - encode - record.timestamp_ms * 1000)
+            total = max(0, now_us - sent_at_us) if sent_at_us else 0
+            answer = replace(answer, timings=Timings(queued, encode, total))
+        if sent_at_us:
+            work.sent_at_us.append(sent_at_us)
+        if event_trace is not None and record is not None:
+            event_trace.answer = answer
+            headers = event_trace.headers(record)
+        else:
+            headers = trace_context(record.headers) if record is not None else ()
+        for part in split_update(answer, self._s.part_bytes):
+            work.outputs.append(
+                OutRecord(
+                    self._s.topic_tokens, *encode_update(part, trace=headers), self._partition
+                )
+            )
+
+    def _reject(self, work: Work, record: Record, code: Code, message: str) -> None:
+        self._instruments.add("toktier.rejects", code=code.value)
+        _LOG.warning(
+            "event_rejected", code=code.value, partition=record.partition, offset=record.offset
+        )
+        reject = Reject(
+            code=code,
+            message=message or describe(code),
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+        )
+        work.outputs.append(
+            OutRecord(self._s.topic_rejects, *encode_reject(reject), self._partition)
+        )
+
+    def _count(self, event: AppendEvent, answer: TokenUpdate) -> None:
+        i = self._instruments
+        i.add(
+            "toktier.events",
+            status=answer.status.value,
+            code=answer.code.value if answer.code else "",
+        )
+        if not isinstance(event.op, Close):
+            i.add("toktier.received", len(event.op.text))
+        e, t = answer.evidence, answer.timings
+        if e is None or t is None:
+            return
+        i.add("toktier.answers", route=answer.route.value)
+        i.add("toktier.encoded", e.chars_encoded)
+        if e.widenings:
+            i.add("toktier.widenings", e.widenings)
+        if e.fallback:
+            i.add("toktier.fallbacks")
+        i.record("toktier.encode.duration", t.encode_us / 1e6, route=answer.route.value)
+
+    def _sample(
+        self, work: Work, record: Record, answer: TokenUpdate, event_trace: EventTrace | None
+    ) -> None:
+        if not self._sampler.wants(answer.session_id, answer.revision):
+            return
+        session = work.batch.session(answer.session_id.encode())
+        if session is None:
+            return
+        context: trace.SpanContext | None = None
+        if event_trace is not None:
+            context = event_trace.span.get_span_context()
+        work.samples.append(
+            Sample(
+                partition=self._partition,
+                offset=record.offset,
+                session_id=answer.session_id,
+                revision=answer.revision,
+                tokenizer=answer.tokenizer,
+                route=answer.route,
+                engine=answer.evidence.engine if answer.evidence else "",
+                text=session.text(),
+                ids=emitted(session.ids(), answer),
+                reference=self._machine.reference(answer.tokenizer),
+                context=context,
+            )
+        )

@@ -1,0 +1,108 @@
+"""One event's spans: cheap marks on the hot path, spans made from them after the commit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+from toktier_stream import telemetry
+from toktier_stream.broker.port import Headers, Record
+from toktier_stream.wire.headers import trace_context
+from toktier_stream.wire.messages import Status as AnswerStatus
+from toktier_stream.wire.messages import TokenUpdate
+
+_FAILURES = (AnswerStatus.REJECTED, AnswerStatus.CONFLICT)
+
+
+@dataclass(slots=True)
+class EventTrace:
+    """The process span of one event and the marks for its children (nanoseconds)."""
+
+    span: trace.Span
+    started: int
+    marks: list[tuple[str, int, int]] = field(default_factory=list)
+    answer: TokenUpdate | None = None
+
+    def mark(self, name: str, start: int, end: int) -> None:
+        """Remember one stage."""
+        self.marks.append((name, start, end))
+
+    def headers(self, record: Record) -> Headers:
+        """What the answer carries on: this span's context, or the producer's if tracing is off."""
+        if self.span.get_span_context().is_valid and self.span.is_recording():
+            return telemetry.headers_from_span(self.span)
+        return trace_context(record.headers)
+
+
+def begin(record: Record) -> EventTrace:
+    """Open the process span as a child of the event's own trace context."""
+    now = time.time_ns()
+    span = telemetry.tracer().start_span(
+        telemetry.SPAN_PROCESS,
+        context=telemetry.context_from_headers(record.headers) if record.headers else None,
+        kind=SpanKind.CONSUMER,
+        start_time=now,
+    )
+    if span.is_recording():
+        span.set_attributes(
+            {
+                "messaging.system": "kafka",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": record.topic,
+                telemetry.ATTR_PARTITION: str(record.partition),
+                telemetry.ATTR_OFFSET: record.offset,
+            }
+        )
+    return EventTrace(span, now)
+
+
+def finish(traces: list[EventTrace], published: tuple[int, int], stored: tuple[int, int]) -> None:
+    """Emit the children and close the process spans, once the batch is durable."""
+    for event in traces:
+        if not event.span.is_recording():
+            event.span.end()
+            continue
+        context = trace.set_span_in_context(event.span)
+        stages = [
+            *event.marks,
+            (telemetry.SPAN_PUBLISH, *published),
+            (telemetry.SPAN_STORE, *stored),
+        ]
+        for name, start, end in stages:
+            kind = SpanKind.PRODUCER if name == telemetry.SPAN_PUBLISH else SpanKind.INTERNAL
+            child = telemetry.tracer().start_span(name, context, kind, start_time=start)
+            child.set_attribute(telemetry.ATTR_BATCH, len(traces))
+            child.end(end)
+        _describe(event)
+        event.span.end()
+
+
+def abandon(traces: list[EventTrace], reason: str) -> None:
+    """Close the spans of a batch that was not committed; its events are processed again."""
+    for event in traces:
+        event.span.set_status(Status(StatusCode.ERROR, reason))
+        event.span.end()
+
+
+def _describe(event: EventTrace) -> None:
+    answer = event.answer
+    if answer is None:
+        return
+    attributes: dict[str, str | int] = {
+        telemetry.ATTR_SESSION: answer.session_id,
+        telemetry.ATTR_REVISION: answer.revision,
+        telemetry.ATTR_STATUS: answer.status.value,
+        telemetry.ATTR_ROUTE: answer.route.value,
+    }
+    if answer.code is not None:
+        attributes[telemetry.ATTR_CODE] = answer.code.value
+    if answer.evidence is not None:
+        attributes[telemetry.ATTR_CHARS] = answer.evidence.chars_encoded
+        attributes[telemetry.ATTR_WIDENINGS] = answer.evidence.widenings
+    event.span.set_attributes(attributes)
+    if answer.status in _FAILURES:
+        code = answer.code.value if answer.code else answer.status.value
+        event.span.set_status(Status(StatusCode.ERROR, code))

@@ -1,0 +1,193 @@
+"""The worker process: joins the group, runs the partitions it is given, and stops cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from toktier_stream import telemetry
+from toktier_stream.broker.port import Broker, GroupConsumer, TopicSpec
+from toktier_stream.config import KIB, Settings
+from toktier_stream.errors import ToktierError
+from toktier_stream.pipeline.partition import Partition, Shared, State
+from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
+from toktier_stream.session.machine import Limits, Machine
+from toktier_stream.session.store import Store
+from toktier_stream.tokenizer.registry import Registry
+from toktier_stream.wire.messages import CheckRecord
+
+_LOG = telemetry.logger(__name__)
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """What a worker has done so far, for people and tests."""
+
+    partitions: tuple[int, ...]
+    verified: int
+    verifier_dropped: int
+    verifier_mismatches: int
+
+
+class Worker:
+    """One member of the worker group. ``run`` returns after ``stop``, or raises what ended it."""
+
+    def __init__(self, settings: Settings, broker: Broker, registry: Registry) -> None:
+        self._settings = settings
+        self._broker = broker
+        self._registry = registry
+        self._instruments = telemetry.Instruments()
+        self._lives: dict[int, Partition] = {}
+        # A store stays open over a rebalance that gives the same partition back.
+        self._stores: dict[int, Store] = {}
+        self._assigned: frozenset[int] = frozenset()
+        self._epoch = 0
+        self._stopping = asyncio.Event()
+        self.ready = asyncio.Event()
+        self._verifier = ShadowVerifier(
+            self._on_verdict,
+            self._instruments,
+            queue=settings.verify_queue,
+            queue_bytes=settings.verify_queue_bytes,
+            evidence_dir=settings.evidence_dir,
+            evidence_text=settings.evidence_text,
+        )
+
+    @property
+    def stats(self) -> WorkerStats:
+        """Counts so far."""
+        return WorkerStats(
+            tuple(sorted(p for p, life in self._lives.items() if life.state is State.RUNNING)),
+            self._verifier.checked,
+            self._verifier.dropped,
+            self._verifier.mismatches,
+        )
+
+    def stop(self) -> None:
+        """Ask the worker to finish what is in flight and leave. Safe from a signal handler."""
+        self._stopping.set()
+
+    async def drain_verifier(self) -> None:
+        """Wait until every sample taken so far is checked."""
+        await self._verifier.drain()
+
+    async def run(self) -> None:
+        """Work until stopped. Raises the error of a partition that failed for good."""
+        s = self._settings
+        await self._broker.ensure_topics(topic_specs(s), create=s.create_topics)
+        consumer = self._broker.group_consumer(
+            s.topic_appends,
+            s.group,
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            instance_id=s.instance_id,
+        )
+        executor = ThreadPoolExecutor(thread_name_prefix="encode")
+        shared = Shared(
+            settings=s,
+            broker=self._broker,
+            consumer=consumer,
+            registry=self._registry,
+            machine=Machine(self._registry, Limits(s.max_session_bytes)),
+            sampler=Sampler(s.verify_rate, s.verify_seed),
+            verifier=self._verifier,
+            executor=executor,
+            instruments=self._instruments,
+        )
+        self._verifier.start()
+        await consumer.start()
+        _LOG.info("worker_started", topic=s.topic_appends, group=s.group)
+        try:
+            await self._poll_until_stopped(consumer, shared)
+        finally:
+            await self._shut_down(consumer, executor)
+
+    async def _poll_until_stopped(self, consumer: GroupConsumer, shared: Shared) -> None:
+        while not self._stopping.is_set():
+            await self._reconcile(shared)
+            batches = await consumer.poll(_POLL_S, self._settings.batch_records)
+            for partition, records in batches.items():
+                life = self._lives.get(partition)
+                if life is not None:
+                    life.feed(records)
+            for life in self._lives.values():
+                if life.state is State.FAILED and life.error is not None:
+                    raise life.error
+            if self._assigned and all(
+                p in self._lives and self._lives[p].state is State.RUNNING for p in self._assigned
+            ):
+                self.ready.set()
+
+    async def _reconcile(self, shared: Shared) -> None:
+        """Make the running partitions those of the latest assignment."""
+        assigned, epoch = self._assigned, self._epoch
+        ended = [
+            p for p, life in self._lives.items()
+            if p not in assigned or life.epoch != epoch
+        ]  # fmt: skip
+        if ended:
+            deadline = self._settings.shutdown_deadline_s
+            await asyncio.gather(*(self._lives[p].stop(deadline) for p in ended))
+            for p in ended:
+                del self._lives[p]
+        for p in sorted(assigned - self._lives.keys()):
+            life = Partition(p, epoch, self._store(p), shared)
+            self._lives[p] = life
+            life.start()
+
+    def _store(self, partition: int) -> Store:
+        store = self._stores.get(partition)
+        if store is None:
+            s = self._settings
+            store = Store.open(
+                s.state_dir / f"{s.topic_appends}-{partition}",
+                map_bytes=s.store_map_bytes,
+                hot_bytes=s.hot_bytes,
+                ttl_ms=round(s.session_ttl_s * 1000),
+                quota_bytes=s.quota_bytes,
+            )
+            self._stores[partition] = store
+        return store
+
+    def _on_assigned(self, partitions: frozenset[int]) -> None:
+        # Only recorded here: no heartbeat is sent while this runs, and errors are swallowed.
+        self._epoch += 1
+        self._assigned = partitions
+
+    def _on_revoked(self, partitions: frozenset[int]) -> None:
+        self._epoch += 1
+        self._assigned = frozenset()
+        self.ready.clear()
+
+    def _on_verdict(self, sample: Sample, record: CheckRecord) -> None:
+        life = self._lives.get(sample.partition)
+        if life is not None:
+            life.verdict(sample, record)
+
+    async def _shut_down(self, consumer: GroupConsumer, executor: ThreadPoolExecutor) -> None:
+        deadline = self._settings.shutdown_deadline_s
+        await asyncio.gather(*(life.stop(deadline) for life in self._lives.values()))
+        await self._verifier.stop()
+        await consumer.stop()
+        executor.shutdown(wait=True)
+        for partition, store in self._stores.items():
+            try:
+                store.close()
+            except ToktierError as error:
+                _LOG.error("store_not_closed", partition=partition, code=error.code.value)
+        self._stores.clear()
+        _LOG.info("worker_stopped")
+
+
+def topic_specs(s: Settings) -> tuple[TopicSpec, ...]:
+    """The five topics, all with the input's partition count."""
+    record = s.max_event_bytes + 64 * KIB
+    return (
+        TopicSpec(s.topic_appends, s.partitions, False, record),
+        TopicSpec(s.topic_tokens, s.partitions, False, s.part_bytes + 64 * KIB),
+        TopicSpec(s.topic_checks, s.partitions, False, 64 * KIB),
+        TopicSpec(s.topic_rejects, s.partitions, False, record + 64 * KIB),
+        TopicSpec(s.topic_sessions, s.partitions, True, 256 * KIB),
+    )
