@@ -131,13 +131,15 @@ def boundary_index(lengths: Any, position: Any) -> Any:
 @_kernel
 def run_right(
     old_ids: Any, old_lengths: Any, old: Any, new_ids: Any, new_lengths: Any, new: Any, room: Any
-) -> Any:
+) -> Any:  # fmt: skip
     """Tokens equal in id and length from indices ``old`` and ``new`` on, within ``room`` bytes.
 
+    A run never ends between tokens of length 0 and the token that completes their character.
     Returns (tokens, bytes).
     """
     count = 0
     used: Any = 0
+    whole = 0
     limit = min(old_ids.shape[0] - old, new_ids.shape[0] - new)
     while count < limit:
         i, j = old + count, new + count
@@ -148,7 +150,9 @@ def run_right(
             break
         used += length
         count += 1
-    return count, used
+        if length > 0:
+            whole = count
+    return whole, used
 
 
 @_kernel
@@ -159,6 +163,8 @@ def run_left(
     """The same to the left of indices ``old`` and ``new``, not below ``old_low``/``new_low``."""
     count = 0
     used: Any = 0
+    whole = 0
+    whole_used: Any = 0
     limit = min(old - old_low, new - new_low)
     while count < limit:
         i, j = old - count - 1, new - count - 1
@@ -169,7 +175,44 @@ def run_left(
             break
         used += length
         count += 1
-    return count, used
+        if (i == 0 or old_lengths[i - 1] > 0) and (j == 0 or new_lengths[j - 1] > 0):
+            whole, whole_used = count, used
+    return whole, whole_used
+
+
+@_kernel
+def match(
+    old_ids: Any, old_lengths: Any, old_position: Any, new_ids: Any, new_lengths: Any,
+    new_position: Any, room_left: Any, room_right: Any,
+) -> Any:  # fmt: skip
+    """The run of equal tokens around one position, given in bytes of the old and the new tokens.
+
+    Returns (old index, new index, tokens and bytes of the run to the left, tokens and bytes to the
+    right); the old index is -1 if the position is no token boundary on both sides.
+    """
+    old = boundary_index(old_lengths, old_position)
+    new = boundary_index(new_lengths, new_position)
+    if old < 0 or new < 0:
+        return -1, -1, 0, 0, 0, 0
+    left, left_bytes = run_left(
+        old_ids, old_lengths, old, new_ids, new_lengths, new, room_left, 0, 0
+    )
+    right, right_bytes = run_right(old_ids, old_lengths, old, new_ids, new_lengths, new, room_right)
+    return old, new, left, left_bytes, right, right_bytes
+
+
+@_kernel
+def measure(ids: Any, lengths: Any) -> Any:
+    """(sum of lengths, longest length, largest id)."""
+    total: Any = 0
+    longest: Any = 0
+    largest: Any = 0
+    for i in range(lengths.shape[0]):
+        length = np.int64(lengths[i])
+        total += length
+        longest = max(longest, length)
+        largest = max(largest, np.int64(ids[i]))
+    return total, longest, largest
 
 
 @_kernel
@@ -251,20 +294,41 @@ def right_offset(text: Any, characters: Any) -> Any:
 
 
 @_kernel
-def pack_ids(ids: Any, width: Any, out: Any) -> Any:
-    """Little-endian ids of ``width`` bytes each into ``out``."""
+def pack(ids: Any, lengths: Any, out: Any) -> Any:
+    """Write ids, lengths and escapes as page.py has them into ``out`` (9 bytes a token suffice).
+
+    Returns (bytes written, bytes per id, number of escapes).
+    """
+    n = ids.shape[0]
+    width = 3
+    for i in range(n):
+        if ids[i] >= 1 << 24:
+            width = 4
     at = 0
-    for i in range(ids.shape[0]):
-        value = ids[i]
+    for i in range(n):
+        value = np.int64(ids[i])
         for _ in range(width):
             out[at] = value & 0xFF
             value >>= 8
             at += 1
+    escape = n * (width + 1)
+    for i in range(n):
+        value = np.int64(lengths[i])
+        if value > 254:
+            out[at] = 255
+            for _ in range(4):
+                out[escape] = value & 0xFF
+                value >>= 8
+                escape += 1
+        else:
+            out[at] = value
+        at += 1
+    return escape, width, (escape - n * (width + 1)) // 4
 
 
 @_kernel
 def unpack_ids(data: Any, width: Any, out: Any) -> Any:
-    """The inverse of :func:`pack_ids`: fills ``out`` (uint32)."""
+    """The ids that :func:`pack` wrote: fills ``out`` (uint32)."""
     at = 0
     for i in range(out.shape[0]):
         value = np.uint32(0)
@@ -277,22 +341,8 @@ def unpack_ids(data: Any, width: Any, out: Any) -> Any:
 
 
 @_kernel
-def pack_lengths(lengths: Any, out: Any, escapes: Any) -> Any:
-    """Lengths as bytes; 255 stands for a value kept in ``escapes``. Returns how many escaped."""
-    count = 0
-    for i in range(lengths.shape[0]):
-        if lengths[i] > 254:
-            out[i] = 255
-            escapes[count] = lengths[i]
-            count += 1
-        else:
-            out[i] = lengths[i]
-    return count
-
-
-@_kernel
 def unpack_lengths(data: Any, escapes: Any, out: Any) -> Any:
-    """The inverse of :func:`pack_lengths`. Returns the sum, or -1 if the escapes do not fit."""
+    """The lengths that :func:`pack` wrote. Returns the sum, or -1 if the escapes do not fit."""
     count = 0
     total: Any = 0
     for i in range(out.shape[0]):

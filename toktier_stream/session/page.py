@@ -20,8 +20,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -49,8 +48,7 @@ class Reader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """What a page holds: ids and lengths (uint32[n]) and the text under them (bytes)."""
 
     ids: Ids
@@ -128,10 +126,6 @@ class Page:
         return data
 
 
-def _width(ids: Ids) -> int:
-    return 3 if len(ids) == 0 or int(ids.max()) < 1 << 24 else 4
-
-
 def cost(tokens: int, size: int) -> int:
     """About how many bytes a page of so many tokens and text bytes takes."""
     return _HEAD.size + 4 * tokens + size
@@ -139,21 +133,11 @@ def cost(tokens: int, size: int) -> int:
 
 def encode(content: Content) -> bytes:
     """The record of a page."""
-    ids, lengths, text = content.ids, content.lengths, content.text
-    width = _width(ids)
-    n = len(ids)
-    body = np.empty(n * (width + 1), dtype=np.uint8)
-    escapes = np.empty(n, dtype=np.uint32)
-    kernels.pack_ids(ids, width, body)
-    escaped = kernels.pack_lengths(lengths, body[n * width :], escapes)
-    return b"".join(
-        (
-            _HEAD.pack(PAGE_KIND, width, n, escaped, len(text)),
-            body.tobytes(),
-            escapes[:escaped].astype("<u4").tobytes() if escaped else b"",
-            text,
-        )
-    )
+    ids, lengths, text = content
+    body = np.empty(9 * len(ids), dtype=np.uint8)
+    size, width, escapes = kernels.pack(ids, lengths, body)
+    head = _HEAD.pack(PAGE_KIND, width, len(ids), escapes, len(text))
+    return b"".join((head, body[:size].tobytes(), text))
 
 
 def decode(data: bytes) -> Content:
@@ -184,21 +168,19 @@ def cut(ids: Ids, lengths: Ids, text: bytes, *, even: bool) -> Iterator[Content]
     otherwise all but the last are full (for the end). Raises ``ValueError`` for lengths that do not
     sum to the text's length.
     """
-    total = len(text)
     n = len(ids)
     if n == 0:
         yield from _bare(text)
         return
-    if int(lengths.sum()) != total:
-        raise ValueError(f"lengths sum to {int(lengths.sum())}, not to {total}")
-    per_token = _width(ids) + 1
-    target = _ROOM
-    if even:
-        size = n * per_token + total
-        target = min(_ROOM, size // -(-size // _ROOM) + per_token)
-    if n * per_token + total <= _ROOM and int(lengths.max()) < 255:
+    total, longest, largest = kernels.measure(ids, lengths)
+    if total != len(text):
+        raise ValueError(f"lengths sum to {total}, not to {len(text)}")
+    per_token = 4 if largest < 1 << 24 else 5
+    size = n * per_token + total
+    if size <= _ROOM and longest < 255:
         yield Content(ids, lengths, text)
         return
+    target = min(_ROOM, size // -(-size // _ROOM) + per_token) if even else _ROOM
     first = 0
     at = 0
     for last in kernels.page_cuts(lengths, per_token, target, _ROOM).tolist():

@@ -14,7 +14,7 @@ import numpy as np
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import kernels, tree
 from toktier_stream.session.header import Header
-from toktier_stream.session.page import PAGE_BYTES, Content, Page, Reader, Utf8, cost, cut
+from toktier_stream.session.page import PAGE_BYTES, Page, Reader, Utf8, cost, cut
 from toktier_stream.session.splice import Splice, View, splice
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
 from toktier_stream.wire import digest
@@ -122,7 +122,8 @@ class Session:
             evidence = Evidence(engine=encoder.engine, chars_encoded=kernels.characters(text))
         contents = list(cut(tokens.ids, tokens.lengths, text, even=False))
         self._numbers = self._freed()
-        self._root = self._built(contents, 0, 0, None, self._numbers)
+        pages = [Page.of(self._numbers.take(), *c) for c in contents]
+        self._root = tree.replace(None, 0, 0, pages, self._numbers, self._reader)
         self.digest = kernels.extend(digest.EMPTY, tokens.ids)
         self.fingerprint = encoder.fingerprint
         if tokenizer:
@@ -303,17 +304,6 @@ class Session:
             tree.replace(self._root, 0, self.bytes, [], numbers, self._reader)
         return numbers
 
-    def _built(
-        self,
-        contents: list[Content],
-        low: int,
-        high: int,
-        root: tree.Node | None,
-        numbers: tree.Numbers,
-    ) -> tree.Node | None:
-        pages = [Page.of(numbers.take(), c.ids, c.lengths, c.text) for c in contents]
-        return tree.replace(root, low, high, pages, numbers, self._reader)
-
     def _apply(self, found: Splice) -> None:
         reader, root = self._reader, self._root
         low = max(0, found.begin - 1)
@@ -351,7 +341,11 @@ class Session:
                 even=high_edge < self.bytes,
             )
         ) if any(text) else []  # fmt: skip
-        self._root = self._built(contents, low_edge, high_edge, root, numbers)
+        pages = [Page.of(numbers.take(), *c) for c in contents]
+        if len(region) == 1 and root is not None and high_edge == root.bytes:
+            self._root = tree.replace_last(root, pages, numbers, reader)
+        else:
+            self._root = tree.replace(root, low_edge, high_edge, pages, numbers, reader)
         self._numbers = numbers
         self.digest = new_digest
 

@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -68,8 +68,7 @@ _CANDIDATES: Final = 64
 _NO_TOKENS: Final = Tokens(np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.uint32))
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """Consecutive old tokens and the text under them; ``byte`` and ``token`` stand left of it."""
 
     byte: int
@@ -95,8 +94,7 @@ class Stored(Protocol):
     def slice(self, start: int, end: int) -> Utf8: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(NamedTuple):
     """The old tokens up to ``keep``, then ``ids``, then the last ``tail`` old tokens.
 
     The new tokens cover ``text``, which replaces the old bytes ``[begin, stop)``.
@@ -185,19 +183,21 @@ class _Attempt:
         self.chars_encoded += kernels.characters(window)
 
         # The left run: old tokens before the edit that the fresh ones repeat.
-        anchor, at = 0, 0
-        if not left.at_edge:
-            anchor = kernels.boundary_index(before.lengths, left.cut - before.byte)
-            at = kernels.boundary_index(fresh.lengths, left.cut - left.edge)
-            if anchor < 0 or at < 0 or not self._run(left, before, anchor, fresh, at):
+        if left.at_edge:
+            begin = first = keep = 0
+            count, size = kernels.run_right(
+                before.ids, before.lengths, 0, fresh.ids, fresh.lengths, 0, start
+            )
+        else:
+            found = self._run(left, before, fresh, left.cut - left.edge, left.edge, start)
+            if found is None:
                 left.widen()
                 return None
-        begin = 0 if left.at_edge else left.cut
-        count, size = kernels.run_right(
-            before.ids, before.lengths, anchor, fresh.ids, fresh.lengths, at, start - begin
-        )
-        keep = before.token + anchor + count
-        first = at + count
+            keep, first, count, size = found
+            keep += before.token
+            begin = left.cut
+        keep += count
+        first += count
         begin += size
 
         # The right run, not beyond the left one.
@@ -205,12 +205,12 @@ class _Attempt:
         stop = old.bytes
         if not right.at_edge:
             stop = right.cut
-            shifted = right.cut - end + start + len(self.text)
-            anchor = kernels.boundary_index(after.lengths, right.cut - after.byte)
-            at = kernels.boundary_index(fresh.lengths, shifted - left.edge)
-            if anchor < 0 or at < first or not self._run(right, after, anchor, fresh, at):
+            shifted = stop - end + start + len(self.text) - left.edge
+            found = self._run(right, after, fresh, shifted, end, right.edge)
+            if found is None or found[1] < first:
                 right.widen()
                 return None
+            anchor, at = found[:2]
         count, size = kernels.run_left(
             after.ids, after.lengths, anchor, fresh.ids, fresh.lengths, at,
             stop - end, max(0, keep - after.token), first,
@@ -342,27 +342,24 @@ class _Attempt:
             low = cut + 1
         return -1
 
-    def _run(self, side: _Side, view: View, anchor: int, fresh: Tokens, at: int) -> bool:
-        """Measure the run of equal tokens around a cut; whether it is long enough."""
-        after, after_bytes = kernels.run_right(
-            view.ids, view.lengths, anchor, fresh.ids, fresh.lengths, at,
-            self._old_part_end(side) - side.cut,
-        )  # fmt: skip
-        before, before_bytes = kernels.run_left(
-            view.ids, view.lengths, anchor, fresh.ids, fresh.lengths, at,
-            side.cut - self._old_part_start(side), 0, 0,
-        )  # fmt: skip
-        at_byte = side.cut - view.byte
-        run = view.text[at_byte - before_bytes : at_byte + after_bytes]
-        side.run_tokens = before + after
-        side.run_chars = kernels.characters(run)
-        return side.run_tokens >= 2 and side.run_chars > self.encoder.longest_token
+    def _run(
+        self, side: _Side, view: View, fresh: Tokens, position: int, low: int, high: int
+    ) -> tuple[int, int, int, int] | None:
+        """The run of equal tokens around a side's cut, within the old bytes ``[low, high)``.
 
-    def _old_part_start(self, side: _Side) -> int:
-        return side.edge if side.edge < self.start else self.end
-
-    def _old_part_end(self, side: _Side) -> int:
-        return self.start if side.edge < self.start else side.edge
+        ``position``: of the cut, in the fresh tokens. Returns the cut's index in the view and in
+        the fresh tokens, and the tokens and bytes of the run from there on; None: not long enough.
+        """
+        at = side.cut - view.byte
+        anchor, first, left, left_bytes, right, right_bytes = kernels.match(
+            view.ids, view.lengths, at, fresh.ids, fresh.lengths, position,
+            side.cut - low, high - side.cut,
+        )  # fmt: skip
+        side.run_tokens = left + right
+        side.run_chars = kernels.characters(view.text[at - left_bytes : at + right_bytes])
+        if anchor < 0 or side.run_tokens < 2 or side.run_chars <= self.encoder.longest_token:
+            return None
+        return anchor, first, right, right_bytes
 
 
 def _whole(text: bytes) -> bytes:

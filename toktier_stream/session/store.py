@@ -391,12 +391,12 @@ def _environment(folder: Path, map_bytes: int) -> lmdb.Environment:
     except lmdb.Error as error:
         raise ToktierError(Code.STORE_FORMAT, f"{folder}: {error}") from error
     try:
+        empty = env.stat()["entries"] == 0
         with _full(folder), env.begin(write=True) as txn:
             meta = env.open_db(b"meta", txn=txn)
-            found = txn.get(b"format", db=meta)
-            if found is None and env.stat()["entries"] <= 1:
+            if empty:
                 txn.put(b"format", FORMAT, db=meta)
-                found = FORMAT
+            found = txn.get(b"format", db=meta)
             if found != FORMAT:
                 raise ToktierError(Code.STORE_FORMAT, str(folder))
     except BaseException:

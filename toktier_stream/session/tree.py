@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -146,10 +146,18 @@ class Node:
         if self.stored and not self.open:
             self._kids = None
 
-    def with_last(self, last: Page | Node, reader: Reader) -> Node:
-        """This node with another last child; an open node's record stays the same."""
-        node = Node(self.level, self.number, [*self.kids(reader)[:-1], last])
-        if self.open:
+    def with_last(self, last: Sequence[Page | Node], reader: Reader) -> Node:
+        """This node with others in the place of the last child; if it is one, an open node's
+        record stays the same."""
+        kids = self.kids(reader).copy()
+        before = kids.pop()
+        kids.extend(last)
+        node = Node(self.level, self.number, None)
+        node._kids = kids
+        node.tokens = self.tokens - before.tokens + sum([k.tokens for k in last])
+        node.bytes = self.bytes - before.bytes + sum([k.bytes for k in last])
+        node.chars = self.chars - before.chars + sum([k.chars for k in last])
+        if self.open and len(last) == 1:
             node.crc, node.stored, node.open = self.crc, self.stored, True
         return node
 
@@ -220,8 +228,7 @@ def fold(parts: Sequence[Page | Node], reader: Reader) -> int:
     return kernels.fold(tokens, digests)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A page and what stands left of it."""
 
     page: Page
@@ -315,6 +322,24 @@ def replace(
     return top
 
 
+def replace_last(root: Node, new: list[Page], numbers: Numbers, reader: Reader) -> Node | None:
+    """The tree with its last page replaced by ``new``: what most appends need."""
+    path = [root]
+    while path[-1].level > 0:
+        last = path[-1].kids(reader)[-1]
+        if not isinstance(last, Node):
+            raise ToktierError(Code.STORE_CORRUPT, "an index node lists a page above level 0")
+        path.append(last)
+    leaf = path.pop()
+    kids = leaf.kids(reader)
+    if not 0 < len(new) <= FAN - len(kids) + 1:
+        return replace(root, root.bytes - kids[-1].bytes, root.bytes, new, numbers, reader)
+    node = leaf.with_last(new, reader)
+    for above in reversed(path):
+        node = above.with_last((node,), reader)
+    return node
+
+
 def _replace(
     node: Node,
     low: int,
@@ -356,7 +381,7 @@ def _replace(
             )  # fmt: skip
         end += kid.bytes
         last += 1
-    merged = _merge([*kids[:first], *rebuilt, *kids[last:]], first, numbers, reader)
+    merged = _merge([*kids[:first], *rebuilt, *kids[last:]], first, numbers, reader, at_end=at_end)
     return _group(node.level, merged, node, numbers, reader, at_end=at_end)
 
 
@@ -380,11 +405,12 @@ def _drop(node: Node, numbers: Numbers, reader: Reader) -> None:
 
 
 def _merge(
-    kids: list[Page | Node], around: int, numbers: Numbers, reader: Reader
+    kids: list[Page | Node], around: int, numbers: Numbers, reader: Reader, *, at_end: bool
 ) -> list[Page | Node]:
-    """Join small neighbours near the place of a change, so that nodes do not thin out."""
+    """Join small neighbours near the place of a change, so that nodes do not thin out. The last
+    node of all is small because it grows."""
     i = max(0, around - 1)
-    while i + 1 < len(kids) and i <= around + 1:
+    while i + 1 < len(kids) - at_end and i <= around + 1:
         left, right = kids[i], kids[i + 1]
         joined: list[Page | Node] = []
         # Reading a closed neighbour only to see that it is full would cost every edit.
@@ -425,7 +451,7 @@ def _group(
         if old is not None:
             before = old.kids(reader)
             if len(before) == n and all(map(is_, before[:-1], kids[:-1])):
-                return [old.with_last(kids[-1], reader)]
+                return [old.with_last(kids[-1:], reader)]
         return [Node(level, numbers.take() if old is None else old.number, kids)]
     if at_end:
         sizes = [FAN] * (n // FAN) + ([n % FAN] if n % FAN else [])

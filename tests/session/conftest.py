@@ -1,0 +1,48 @@
+"""Fixtures of the session tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from session_harness import CL100K, QWEN, build, make_small
+from tokenizers import normalizers
+
+from toktier_stream.session.store import Store
+from toktier_stream.tokenizer.face import Encoder
+
+# Kernels compile on first use: that is no sign of a slow test.
+settings.register_profile("compiled", deadline=None)
+settings.load_profile("compiled")
+
+
+@pytest.fixture(scope="session")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Encoder]:
+    """By name: digits one by one with NFC, digits in threes, and NFKC (which rewrites lengths)."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    return {
+        "nfc": build(folder / "nfc.json", QWEN, normalizers.NFC()),
+        "plain": build(folder / "plain.json", CL100K, None),
+        "nfkc": build(folder / "nfkc.json", CL100K, normalizers.NFKC()),
+    }
+
+
+@pytest.fixture(scope="session")
+def encoder(encoders: dict[str, Encoder]) -> Encoder:
+    """One of them, where any will do."""
+    return encoders["plain"]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deep trees and certificates on short texts; see :func:`session_harness.make_small`."""
+    make_small(monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    with Store.open(tmp_path / "store", map_bytes=64 << 20) as opened:
+        yield opened

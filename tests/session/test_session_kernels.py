@@ -1,0 +1,143 @@
+"""Each kernel against its plain Python twin."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toktier_stream.session import kernels
+from toktier_stream.wire import digest
+
+ids = st.lists(st.integers(0, 2**32 - 2), max_size=40).map(lambda x: np.array(x, dtype=np.uint32))
+lengths = st.lists(st.sampled_from([0, 0, 1, 2, 3, 4, 7, 254, 255, 300, 70_000]), max_size=30).map(
+    lambda x: np.array(x, dtype=np.uint32)
+)
+
+
+@given(ids, ids, ids)
+def test_digests_are_those_of_the_wire(head: np.ndarray, old: np.ndarray, new: np.ndarray) -> None:
+    """Extending, replacing a suffix and folding give the digest that consumers compute."""
+    assert kernels.extend(digest.of(head), old) == digest.of(np.concatenate([head, old]))
+    whole = digest.of(np.concatenate([head, old]))
+    assert kernels.replace_suffix(whole, old, new) == digest.of(np.concatenate([head, new]))
+    parts = [head, old, new]
+    counts = np.array([len(p) for p in parts], dtype=np.int64)
+    values = np.array([digest.of(p) for p in parts], dtype=np.uint64)
+    assert kernels.fold(counts, values) == digest.of(np.concatenate(parts))
+
+
+@given(lengths, st.integers(0, 700))
+def test_a_boundary_counts_the_tokens_that_end_there(values: np.ndarray, position: int) -> None:
+    """Tokens of length 0 belong to the character on their right."""
+    ends = np.cumsum(values).tolist()
+    want = 0 if position == 0 else ends.index(position) + 1 if position in ends else -1
+    assert kernels.boundary_index(values, position) == want
+
+
+def _twin_match(old: list, new: list, old_at: int, new_at: int, room: tuple[int, int]) -> tuple:
+    left = left_bytes = right = right_bytes = 0
+    runs_left, runs_right = [(0, 0)], [(0, 0)]
+    while min(old_at, new_at) > left:
+        token = old[old_at - left - 1]
+        if token != new[new_at - left - 1] or left_bytes + token[1] > room[0]:
+            break
+        left, left_bytes = left + 1, left_bytes + token[1]
+        neighbours = [old[: old_at - left][-1:], new[: new_at - left][-1:]]
+        if all(n[0][1] > 0 for n in neighbours if n):
+            runs_left.append((left, left_bytes))
+    while old_at + right < len(old) and new_at + right < len(new):
+        token = old[old_at + right]
+        if token != new[new_at + right] or right_bytes + token[1] > room[1]:
+            break
+        right, right_bytes = right + 1, right_bytes + token[1]
+        if token[1] > 0:
+            runs_right.append((right, right_bytes))
+    if min(old_at, new_at) < 0:
+        return -1, -1, 0, 0, 0, 0
+    return old_at, new_at, *runs_left[-1], *runs_right[-1]
+
+
+token_lists = st.lists(
+    st.tuples(st.integers(0, 1), st.sampled_from([0, 1, 1, 2])), max_size=12
+)  # few ids, so that runs are long
+
+
+@given(token_lists, token_lists, st.data())
+def test_a_run_is_the_longest_around_its_cut(old: list, new: list, data: st.DataObject) -> None:
+    """In both directions, within the given room, equal in id and length, whole characters."""
+    arrays = [np.array([t[i] for t in x], dtype=np.uint32) for x in (old, new) for i in (0, 1)]
+    old_ids, old_lengths, new_ids, new_lengths = arrays
+    positions = [
+        data.draw(st.sampled_from([0, *np.cumsum(values).tolist()]))
+        for values in (old_lengths, new_lengths)
+    ]
+    room = (data.draw(st.integers(0, 12)), data.draw(st.integers(0, 12)))
+    got = kernels.match(
+        old_ids, old_lengths, positions[0], new_ids, new_lengths, positions[1], *room
+    )
+    at = [
+        kernels.boundary_index(values, position)
+        for values, position in zip((old_lengths, new_lengths), positions, strict=True)
+    ]
+    assert got == _twin_match(old, new, at[0], at[1], room)
+
+
+@given(lengths, st.sampled_from([4, 5]), st.integers(20, 400), st.booleans())
+def test_pages_hold_whole_characters_and_stay_in_bounds(
+    values: np.ndarray, per_token: int, limit: int, even: bool
+) -> None:
+    """Cuts cover all tokens, stand right of a token with bytes, and no page is over its limit
+    unless one character's tokens are."""
+    target = limit // 2 if even else limit
+    cuts = kernels.page_cuts(values, per_token, target, limit).tolist()
+    costs = [per_token + n + (4 if n > 254 else 0) for n in values.tolist()]
+    assert cuts == sorted(set(cuts))
+    assert (cuts[-1] if cuts else 0) == len(values)
+    start = 0
+    for cut in cuts:
+        assert cut == len(values) or values[cut - 1] > 0
+        page = values[start:cut]
+        if sum(costs[start:cut]) > limit:
+            assert np.count_nonzero(page[:-1]) == 0
+        start = cut
+
+
+@given(ids, st.data())
+def test_packed_tokens_unpack_to_themselves(values: np.ndarray, data: st.DataObject) -> None:
+    """For every id width and with escaped lengths."""
+    if data.draw(st.booleans()):
+        values = values % np.uint32(1 << 24)
+    n = len(values)
+    sizes = np.array(
+        data.draw(st.lists(st.integers(0, 70_000), min_size=n, max_size=n)), dtype=np.uint32
+    )
+    out = np.empty(9 * n, dtype=np.uint8)
+    written, width, escapes = kernels.pack(values, sizes, out)
+    assert width == (4 if n and values.max() >= 1 << 24 else 3)
+    assert written == n * (width + 1) + 4 * escapes
+    back_ids, back_sizes = np.empty(n, dtype=np.uint32), np.empty(n, dtype=np.uint32)
+    kernels.unpack_ids(out[: n * width], width, back_ids)
+    escaped = np.frombuffer(out[n * (width + 1) : written].tobytes(), dtype="<u4")
+    total = kernels.unpack_lengths(out[n * width : n * (width + 1)], escaped, back_sizes)
+    assert back_ids.tolist() == values.tolist()
+    assert back_sizes.tolist() == sizes.tolist()
+    assert total == sizes.sum()
+
+
+@given(ids, lengths)
+def test_measuring(values: np.ndarray, sizes: np.ndarray) -> None:
+    """Sum, longest length, largest id; of nothing: zeros."""
+    n = min(len(values), len(sizes))
+    values, sizes = values[:n], sizes[:n]
+    want = (int(sizes.sum()), int(sizes.max()), int(values.max())) if n else (0, 0, 0)
+    assert kernels.measure(values, sizes) == want
+
+
+@given(st.text(max_size=30), st.integers(1, 40))
+def test_offsets_of_characters(text: str, count: int) -> None:
+    """Counting characters from either end lands on the same bytes as slicing the string."""
+    data = np.frombuffer(text.encode(), dtype=np.uint8)
+    assert kernels.characters(text.encode()) == len(text)
+    assert kernels.left_offset(data, count) == len(text[: max(0, len(text) - count)].encode())
+    assert kernels.right_offset(data, count) == len(text[:count].encode())

@@ -1,0 +1,93 @@
+"""Pages: what goes in comes out, nothing is too large, and damage is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session import page
+from toktier_stream.session.page import Content, cut, decode, encode
+
+
+@st.composite
+def contents(draw: st.DrawFn) -> Content:
+    """Tokens and text that fit together, with empty and very long tokens."""
+    lengths = draw(st.lists(st.sampled_from([0, 1, 2, 5, 254, 255, 600, 9000]), max_size=60))
+    n = len(lengths)
+    ids = draw(st.lists(st.integers(0, 300_000), min_size=n, max_size=n))
+    total = sum(lengths) if n else draw(st.sampled_from([0, 3, 9000]))
+    text = (b"abcdefghij" * (total // 10 + 1))[:total]
+    return Content(np.array(ids, dtype=np.uint32), np.array(lengths, dtype=np.uint32), text)
+
+
+def same(left: Content, right: Content) -> bool:
+    """Equal ids, lengths and text."""
+    return (
+        left.ids.tolist() == right.ids.tolist()
+        and left.lengths.tolist() == right.lengths.tolist()
+        and left.text == right.text
+    )
+
+
+@given(contents(), st.booleans())
+def test_cut_pages_are_bounded_and_join_to_the_whole(whole: Content, even: bool) -> None:
+    """However long a token is, every page's record is within the limit (unless one character makes
+    more tokens than fit), and the pages hold all tokens and all text."""
+    parts = list(cut(*whole, even=even))
+    assert [i for p in parts for i in p.ids.tolist()] == whole.ids.tolist()
+    assert b"".join(p.text for p in parts) == whole.text
+    bare = 0
+    lengths: list[int] = []
+    for part in parts:
+        record = encode(part)
+        assert same(decode(record), part)
+        assert len(record) <= page.PAGE_BYTES or np.count_nonzero(part.lengths) <= 1
+        if len(part.ids) == 0:
+            bare += len(part.text)
+            continue
+        own = part.lengths.tolist()
+        widest = own.index(max(own))
+        own[widest] += bare
+        bare = 0
+        lengths += own
+    if len(whole.ids):
+        assert lengths == whole.lengths.tolist()
+
+
+def test_even_pages_are_of_about_one_size() -> None:
+    """In the middle of a session no page is left nearly empty."""
+    n = 700
+    ids = np.arange(n, dtype=np.uint32)
+    parts = list(cut(ids, np.full(n, 4, dtype=np.uint32), b"text" * n, even=True))
+    sizes = [len(encode(p)) for p in parts]
+    assert len(sizes) == 2
+    assert max(sizes) - min(sizes) < 32
+
+
+def test_lengths_must_cover_the_text() -> None:
+    """An encoder that breaks its contract is refused before anything is stored."""
+    one = np.ones(3, dtype=np.uint32)
+    with pytest.raises(ValueError, match="sum to 3"):
+        list(cut(one, one, b"four", even=False))
+
+
+@given(contents().filter(lambda c: len(c.text) < 4000), st.data())
+def test_a_record_cut_short_is_refused(content: Content, data: st.DataObject) -> None:
+    """Every prefix of a record is recognised as one."""
+    record = encode(content)
+    size = data.draw(st.integers(0, len(record) - 1))
+    with pytest.raises(ToktierError) as caught:
+        decode(record[:size])
+    assert caught.value.code is Code.STORE_CORRUPT
+
+
+def test_bytes_per_token() -> None:
+    """A full page of ordinary tokens takes at most 8.1 bytes a token with 4 bytes of text each."""
+    n = 2000
+    ids = np.arange(n, dtype=np.uint32)
+    first = next(cut(ids, np.full(n, 4, dtype=np.uint32), b"text" * n, even=False))
+    assert page.PAGE_BYTES - 8 <= len(encode(first)) <= page.PAGE_BYTES
+    assert len(encode(first)) / len(first.ids) < 8.1
