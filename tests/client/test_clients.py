@@ -147,15 +147,18 @@ async def test_a_group_shares_the_sessions(tmp_path):
         async for tokens in member.updates():
             seen[tokens.session_id] = tokens.ids.tolist()
 
-    members = fleet.consumer(), fleet.consumer()
-    async with fleet.worker(), fleet.producer() as producer:
-        async with members[0] as one, members[1] as two:
-            readers = [asyncio.create_task(read(m)) for m in (one, two)]
-            for session, text in texts.items():
-                await (await producer.send_text(session, text)).answer(60)
-            async with asyncio.timeout(60):
-                while len(seen) < len(texts):
-                    await asyncio.sleep(0.02)
-            for reader in readers:
-                reader.cancel()
+    async with (
+        fleet.worker(),
+        fleet.producer() as producer,
+        fleet.consumer() as one,
+        fleet.consumer() as two,
+    ):
+        readers = [asyncio.create_task(read(m)) for m in (one, two)]
+        for session, text in texts.items():
+            await (await producer.send_text(session, text)).answer(60)
+        async with asyncio.timeout(60):
+            while len(seen) < len(texts):
+                await asyncio.sleep(0.02)
+        for reader in readers:
+            reader.cancel()
     assert seen == {s: REFERENCE.ids(t).tolist() for s, t in texts.items()}

@@ -51,6 +51,12 @@ class WorkerProcess:
                 *self._arguments, env=self._environment, stdout=log, stderr=log
             )
 
+    async def running(self):
+        """Wait until it runs a partition."""
+        async with asyncio.timeout(120):
+            while b"partition_running" not in self._log.read_bytes():
+                await asyncio.sleep(0.05)
+
     async def end(self, number: int) -> int:
         """Send a signal and wait; returns the exit code."""
         self._process.send_signal(number)
@@ -78,8 +84,9 @@ async def test_nothing_is_lost_or_answered_twice_over_a_kill_and_a_rebalance(
     await a.start()
     done = 0
     reached: dict[int, asyncio.Event] = {
-        round(total * share): asyncio.Event() for share in (0.25, 0.5, 0.75)
+        round(total * share): asyncio.Event() for share in (0.25, 0.5, 0.8)
     }
+    joined = asyncio.Event()
 
     async def disturb():
         first, second, third = reached.values()
@@ -88,12 +95,16 @@ async def test_nothing_is_lost_or_answered_twice_over_a_kill_and_a_rebalance(
         await a.start()
         await second.wait()
         await b.start()
+        await b.running()
+        joined.set()
         await third.wait()
         return await b.end(signal.SIGTERM)
 
     async def play(producer, session):
         nonlocal done
         for text in session.texts:
+            if done > total * 0.65:
+                await joined.wait()  # so that the second worker does a share of the work
             ticket = await producer.send_text(session.session_id, text)
             assert (await ticket.answer(120)).status is Status.OK
             done += 1
@@ -122,6 +133,7 @@ async def test_nothing_is_lost_or_answered_twice_over_a_kill_and_a_rebalance(
                     break
         assert consumer.diverged == 0
     assert await a.end(signal.SIGTERM) == 0
+    assert (tmp_path / "a.log").read_bytes().count(b"worker_started") == 2
     records = await Hands(broker, settings).everything(settings.topic_tokens)
     answers = [decode_update(r.key, r.value, r.headers) for r in records]
     assert {u.status for u in answers} == {Status.OK}

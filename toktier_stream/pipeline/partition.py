@@ -231,6 +231,7 @@ class Partition:
         if committed is not None:
             shared.consumer.seek(self.number, committed.offset)
         shared.consumer.resume(self.number)
+        _LOG.info("partition_running", partition=self.number, offset=self._next_offset)
         while self.state is State.RUNNING:
             await self._next(processor, transaction)
 

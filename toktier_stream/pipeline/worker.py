@@ -97,9 +97,9 @@ class Worker:
             instruments=self._instruments,
         )
         self._verifier.start()
-        await consumer.start()
-        _LOG.info("worker_started", topic=s.topic_appends, group=s.group)
         try:
+            await consumer.start()
+            _LOG.info("worker_started", topic=s.topic_appends, group=s.group)
             await self._poll_until_stopped(consumer, shared)
         finally:
             await self._shut_down(consumer, executor)
