@@ -103,12 +103,12 @@ class Instance:
 
 
 class Handle:
-    """A running broker. It ends with the process that started it, at the latest (on Linux even
-    when that one is killed)."""
+    """A running broker. It ends with the process that started it, even when that is killed."""
 
     def __init__(self, instance: Instance, process: subprocess.Popen[bytes]) -> None:
         self.instance = instance
         self._process = process
+        self._guard = _guard(process.pid, instance.folder)
         atexit.register(self.stop)
 
     @property
@@ -127,6 +127,7 @@ class Handle:
 
     def kill(self) -> None:
         """End the process at once, as a crash would; port and data stay for :meth:`restart`."""
+        self._release()
         self._process.kill()
         self._process.wait()
 
@@ -140,13 +141,15 @@ class Handle:
 
     def restart(self, timeout_s: float = 60.0) -> None:
         """Start again on the same port and data; a process that still runs is ended first."""
+        self._release()
         if self._process.poll() is None:
             self._process.terminate()
             try:
                 self._process.wait(20)
             except subprocess.TimeoutExpired:
                 self.kill()
-        self._process = _launch(self.instance, detached=False)
+        self._process = _launch(self.instance)
+        self._guard = _guard(self._process.pid, self.instance.folder)
         _wait_until_ready(self.instance, self._process, timeout_s)
 
     def stop(self) -> None:
@@ -154,7 +157,13 @@ class Handle:
         atexit.unregister(self.stop)
         if self._process.poll() is None:
             self.kill()
+        self._release()
         shutil.rmtree(self.instance.folder, ignore_errors=True)
+
+    def _release(self) -> None:
+        # Before the process ends, so that the guard never meets another one of the same id.
+        self._guard.kill()
+        self._guard.communicate()
 
 
 def start(
@@ -167,7 +176,7 @@ def start(
     """Start a broker with an empty temporary data folder on a free port and wait until it
     answers. Raises :class:`KafkaError`."""
     instance = _prepare(sasl=sasl, version=version, heap=heap)
-    process = _launch(instance, detached=False)
+    process = _launch(instance)
     handle = Handle(instance, process)
     try:
         _wait_until_ready(instance, process, timeout_s)
@@ -320,12 +329,10 @@ def _prepare(*, sasl: bool, version: str | None, heap: str) -> Instance:
     return instance
 
 
-def _launch(instance: Instance, *, detached: bool) -> subprocess.Popen[bytes]:
+def _launch(instance: Instance) -> subprocess.Popen[bytes]:
     _, libraries = fetch(instance.version)
     folder = Path(instance.folder)
     command = _java(instance.heap, libraries, "kafka.Kafka", f"{folder}/kafka.properties")
-    if not detached and shutil.which("setpriv"):
-        command = ["setpriv", "--pdeathsig", "KILL", *command]
     with (folder / "kafka.out").open("ab") as out:
         return subprocess.Popen(
             command,
@@ -335,6 +342,16 @@ def _launch(instance: Instance, *, detached: bool) -> subprocess.Popen[bytes]:
             # A session of its own, so that Ctrl-C reaches the caller first.
             start_new_session=True,
         )
+
+
+def _guard(pid: int, folder: str) -> subprocess.Popen[bytes]:
+    """A process that ends ``pid`` and removes its data when this one is gone: then its standard
+    input closes."""
+    return subprocess.Popen(
+        ["sh", "-c", f"read _; kill -9 {pid}; rm -rf {folder}"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def _wait_until_ready(
@@ -412,7 +429,7 @@ def _command_start(options: argparse.Namespace) -> int:
         _report(*running, as_json=options.json)
         return 1
     instance = _prepare(sasl=options.sasl, version=options.version, heap=options.heap)
-    process = _launch(instance, detached=True)
+    process = _launch(instance)
     try:
         _wait_until_ready(instance, process, options.timeout)
     except KafkaError:

@@ -8,7 +8,7 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from toktier_stream.broker.kafka import KafkaOptions
 from toktier_stream.broker.port import (
@@ -30,11 +30,10 @@ WITHIN_S = 30.0
 _numbers = itertools.count()
 
 
-def kafka_options(bootstrap: str) -> KafkaOptions:
+def kafka_options(bootstrap: str, **settings: Any) -> KafkaOptions:
     """Settings for a broker on loopback: rebalances are noticed soon, big records pass."""
-    return KafkaOptions(
-        bootstrap_servers=bootstrap, heartbeat_interval_ms=100, max_request_size=8 << 20
-    )
+    usual: dict[str, Any] = {"heartbeat_interval_ms": 100, "max_request_size": 8 << 20}
+    return KafkaOptions(bootstrap_servers=bootstrap, **usual | settings)
 
 
 class _Stoppable(Protocol):
@@ -166,6 +165,28 @@ class Bench:
             return await member.consumer.committed(partition)
         finally:
             await member.consumer.stop()
+
+    async def expect(
+        self, topic: str, wanted: Sequence[bytes | None], partition: int = 0
+    ) -> list[Record]:
+        """Wait until exactly these values are readable: a transaction shows soon after its
+        publish has returned."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                found = await self.all_records(topic, partition)
+                if len(found) >= len(wanted):
+                    assert values(found) == list(wanted)
+                    return found
+
+    async def expect_committed(
+        self, topic: str, group: str, wanted: Committed, partition: int = 0
+    ) -> None:
+        """Wait until a group's position is this one; it may be behind, never ahead."""
+        member = await self.member(topic, group, resume=False)
+        async with asyncio.timeout(WITHIN_S):
+            while (found := await member.consumer.committed(partition)) != wanted:
+                assert found is None or found.offset < wanted.offset
+        await member.consumer.stop()
 
 
 def values(records: Sequence[Record]) -> list[bytes | None]:

@@ -91,6 +91,7 @@ async def test_a_marker_at_the_end_does_not_keep_a_reader_waiting(bench: Bench) 
             [OutRecord(topic, b"k", b"%d" % i)], unique("group"), source, 0, committed_at(i)
         )
     last = placed[-1][1]
+    await bench.expect(topic, [b"0", b"1", b"2"])
     reader = await bench.reader(topic, {0: 0})
     assert await reader.end(0) == last + 2
     # From the start, from the last record, and from the marker itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_harness import Bench, committed_at, unique, values
+from broker_harness import WITHIN_S, Bench, committed_at, unique, values
 
 from toktier_stream.broker.port import Committed, OutRecord
 from toktier_stream.errors import Code, ToktierError
@@ -24,8 +24,8 @@ async def test_records_and_position_appear_together(bench: Bench) -> None:
     placed = await transaction.publish(records, group, source, 0, Committed(17, "note"))
     assert [partition for partition, _ in placed] == [0, 0, 0]
     for topic, wanted in ((tokens, [b"t1", b"t2"]), (changelog, [b"c1"])):
-        assert values(await bench.all_records(topic)) == wanted
-    assert await bench.committed(source, group) == Committed(17, "note")
+        await bench.expect(topic, wanted)
+    await bench.expect_committed(source, group, Committed(17, "note"))
 
 
 async def test_many_transactions_follow_each_other(bench: Bench) -> None:
@@ -39,10 +39,9 @@ async def test_many_transactions_follow_each_other(bench: Bench) -> None:
             [OutRecord(topic, b"k", b"%d" % i)], group, source, 0, committed_at(i + 1)
         )
         offsets.append(placed[0][1])
-    records = await bench.all_records(topic)
-    assert values(records) == [b"%d" % i for i in range(30)]
+    records = await bench.expect(topic, [b"%d" % i for i in range(30)])
     assert [r.offset for r in records] == offsets
-    assert await bench.committed(source, group) == committed_at(30)
+    await bench.expect_committed(source, group, committed_at(30))
 
 
 async def test_a_publish_may_only_move_the_position(bench: Bench) -> None:
@@ -51,7 +50,7 @@ async def test_a_publish_may_only_move_the_position(bench: Bench) -> None:
     group = unique("group")
     transaction = await bench.transaction(unique("txn"))
     assert await transaction.publish([], group, source, 0, committed_at(3)) == []
-    assert await bench.committed(source, group) == committed_at(3)
+    await bench.expect_committed(source, group, committed_at(3))
 
 
 async def test_a_failed_publish_leaves_nothing_behind(bench: Bench) -> None:
@@ -72,12 +71,12 @@ async def test_a_failed_publish_leaves_nothing_behind(bench: Bench) -> None:
             committed_at(2),
         )
     assert refused.value.code is Code.TOPIC_MISSING
-    assert values(await bench.all_records(topic)) == [b"before"]
-    assert await bench.committed(source, group) == committed_at(1)
+    await bench.expect(topic, [b"before"])
+    await bench.expect_committed(source, group, committed_at(1))
     await transaction.start()
     await transaction.publish([OutRecord(topic, b"k", b"after")], group, source, 0, committed_at(2))
-    assert values(await bench.all_records(topic)) == [b"before", b"after"]
-    assert await bench.committed(source, group) == committed_at(2)
+    await bench.expect(topic, [b"before", b"after"])
+    await bench.expect_committed(source, group, committed_at(2))
 
 
 async def test_a_newer_holder_of_the_id_fences_the_older(bench: Bench) -> None:
@@ -95,8 +94,8 @@ async def test_a_newer_holder_of_the_id_fences_the_older(bench: Bench) -> None:
             )
         assert refused.value.code is Code.PRODUCER_FENCED
     await newer.publish([OutRecord(topic, b"k", b"new2")], group, source, 0, committed_at(3))
-    assert values(await bench.all_records(topic)) == [b"old", b"new", b"new2"]
-    assert await bench.committed(source, group) == committed_at(3)
+    await bench.expect(topic, [b"old", b"new", b"new2"])
+    await bench.expect_committed(source, group, committed_at(3))
 
 
 async def test_a_fenced_holder_that_never_published_is_fenced_too(bench: Bench) -> None:
@@ -130,11 +129,13 @@ async def test_other_ids_do_not_fence_each_other(bench: Bench) -> None:
             )
 
     await asyncio.gather(run(one, 0), run(two, 1))
-    found = values(await bench.all_records(topic))
+    async with asyncio.timeout(WITHIN_S):
+        while len(found := values(await bench.all_records(topic))) < 20:
+            pass
     for partition in range(2):
         mine = [v for v in found if v is not None and v.startswith(b"%d:" % partition)]
         assert mine == [b"%d:%d" % (partition, i) for i in range(10)]
-        assert await bench.committed(source, group, partition) == committed_at(10)
+        await bench.expect_committed(source, group, committed_at(10), partition)
 
 
 async def test_consumers_of_a_group_read_what_transactions_publish(bench: Bench) -> None:

@@ -124,7 +124,8 @@ class Transaction(Protocol):
     """A transactional publisher, one per input partition."""
 
     async def start(self) -> None:
-        """Fence older holders of the id and abort what they left open."""
+        """Fence older holders of the id, abort what they left open, and wait until what they
+        committed is visible: a position read after this is the last one of theirs."""
         ...
 
     async def publish(
@@ -136,9 +137,12 @@ class Transaction(Protocol):
         position: Committed,
     ) -> list[tuple[int, int]]:
         """Publish ``records`` and commit ``position`` of ``topic``/``partition`` for ``group`` as
-        one transaction. Returns (partition, offset) of each record, in order. Raises
-        ``PRODUCER_FENCED`` if fenced; on any other error nothing was made visible and the
-        object may be used again after ``start``."""
+        one transaction. Returns (partition, offset) of each record, in order; all of it shows
+        together, soon after this has returned.
+
+        Raises ``PRODUCER_FENCED`` if fenced. After ``BROKER_UNREACHABLE`` or a cancellation it is
+        not known whether the transaction took effect; after any other error it did not. The
+        object may be used again after ``start``, once the committed position has been read."""
         ...
 
     async def stop(self) -> None: ...

@@ -8,29 +8,29 @@ reason for the upper bound on aiokafka's version.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import ProducerClosed
 
-from toktier_stream.broker.kafka.failures import FAILURES
-
 
 async def close_producer(producer: AIOKafkaProducer, timeout_s: float) -> None:
-    """Stop a producer; what is not delivered in time is failed with ``ProducerClosed``."""
+    """Stop a producer; what is not delivered in time is failed with ``ProducerClosed``.
+
+    A request in flight to a broker that hangs is waited for, up to the request timeout.
+    """
     stopping = asyncio.ensure_future(producer.stop())
     try:
         await asyncio.wait({stopping}, timeout=timeout_s)
     finally:
         if not stopping.done():
-            producer._message_accumulator.fail_all(ProducerClosed())
-    await _ended(stopping)
+            _hang_up(producer)
+    await asyncio.wait({stopping})
+    if _failed(stopping):
+        await producer.client.close()
     # aiokafka reports a failure through several futures; those nobody waits for would be logged
     # as forgotten errors when they are collected.
-    unread = [
-        batch._drain_waiter
-        for batches in producer._message_accumulator._batches.values()
-        for batch in batches
-    ]
+    unread = [batch._drain_waiter for batch in _waiting_batches(producer)]
     if producer._txn_manager is not None:
         unread.append(producer._txn_manager._transaction_waiter)
     for future in unread:
@@ -46,18 +46,34 @@ async def close_consumer(consumer: AIOKafkaConsumer, timeout_s: float) -> None:
         # Cancelling the wait for the coordination task cancels that task, too.
         stopping.cancel()
         await asyncio.wait({stopping})
+    if _failed(stopping):
         if consumer._group_id is not None and consumer._coordinator is not None:
             await consumer._coordinator._stop_heartbeat_task()
             await consumer._coordinator._stop_commit_offsets_refresh_task()
         if consumer._fetcher is not None:
             await consumer._fetcher.close()
         await consumer._client.close()
-    await _ended(stopping)
 
 
-async def _ended(stopping: asyncio.Future[None]) -> None:
-    # What goes wrong while closing is in aiokafka's log and changes nothing any more.
-    await asyncio.wait({stopping})
-    error = None if stopping.cancelled() else stopping.exception()
-    if error is not None and not isinstance(error, FAILURES):
-        raise error
+def _failed(stopping: asyncio.Future[None]) -> bool:
+    # What went wrong while stopping is in aiokafka's log and changes nothing any more.
+    return stopping.cancelled() or stopping.exception() is not None
+
+
+def _waiting_batches(producer: AIOKafkaProducer) -> list[Any]:
+    return [
+        batch for batches in producer._message_accumulator._batches.values() for batch in batches
+    ]
+
+
+def _hang_up(producer: AIOKafkaProducer) -> None:
+    """End what aiokafka would try again forever: requests fail from now on, and so do batches."""
+
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise ProducerClosed()
+
+    producer.client.send = producer.client.ready = refuse
+    accumulator = producer._message_accumulator
+    # A batch that waits for its next try is missing here, and its callback relies on it.
+    accumulator._pending_batches.update(_waiting_batches(producer))
+    accumulator.fail_all(ProducerClosed())

@@ -93,13 +93,16 @@ class KafkaGroupConsumer:
         self._consumer = consumer
         # Members that died hold a join up until their session has timed out.
         limit = self._options.rebalance_timeout_ms / 1000 + self._options.connect_timeout_s
+        started = False
         try:
             async with within(limit, f"group {self._group}"):
                 await consumer.start()
                 # aiokafka returns before it calls back.
                 await self._joined.wait()
+            self._require_open()
+            started = True
         finally:
-            if not self._joined.is_set():
+            if not started:
                 await self.stop()
 
     async def poll(self, timeout: float, max_records: int) -> Mapping[int, Sequence[Record]]:
@@ -193,8 +196,8 @@ class KafkaGroupConsumer:
         self._paused = set(self._held)
         self._unplaced = set(self._held)
         self._interrupt()
-        self._call(self._on_assigned, self._held)
         self._joined.set()
+        self._call(self._on_assigned, self._held)
 
     def _call(self, callback: RebalanceCallback, partitions: frozenset[int]) -> None:
         # aiokafka swallows what a callback raises; the next poll must not go on as if it had not.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -91,8 +92,10 @@ async def unreachable(options: KafkaOptions) -> ToktierError:
                 _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except TimeoutError:
             told.append(f"{address}: no connection within 2 s")
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             told.append(f"{address}: {error}")
+        except OSError as error:
+            told.append(f"{address}: {os.strerror(error.errno) if error.errno else error}")
         else:
             writer.close()
             told.append(
