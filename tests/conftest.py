@@ -35,8 +35,9 @@ def _load_kafka_script() -> ModuleType:
 
 
 def _tokenizers_folder() -> Path:
-    default = Path.home() / ".cache" / "toktier-stream" / "tokenizers"
-    return Path(os.environ.get("TOKTIER_TOKENIZERS", default))
+    from toktier_stream.tokenizer.fetch import default_cache
+
+    return default_cache()
 
 
 def _missing_families() -> str:
@@ -110,6 +111,6 @@ def family_file() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def transcripts() -> Path | None:
     """A folder of real agent transcripts, where this checkout has one beside it."""
-    given = os.environ.get("TOKTIER_TRANSCRIPTS")
+    given = os.environ.get("TOKTIER_TEST_TRANSCRIPTS")
     folder = Path(given) if given else REPOSITORY.parent / "shared" / "transcripts"
     return folder if folder.is_dir() else None

@@ -5,12 +5,18 @@ Precedence: keyword arguments, environment, TOML, defaults. Unknown fields are r
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from toktier_stream.errors import Code, ToktierError
 
@@ -64,6 +70,7 @@ class Settings(BaseSettings):
     batch_records: int = Field(256, ge=1, description="events in one transaction, at most")
     batch_bytes: int = Field(8 * MIB, ge=KIB, description="text in one transaction, about")
     inflight_bytes: int = Field(64 * MIB, ge=KIB, description="per partition, then it pauses")
+    session_timeout_s: float = Field(45, ge=6, description="silent for so long, a worker is dead")
     shutdown_deadline_s: float = Field(20, gt=0)
     transaction_timeout_s: float = Field(60, gt=0)
 
@@ -119,8 +126,26 @@ class _TomlSource(PydanticBaseSettingsSource):
         return dict(self.values)
 
 
+# Variables with our prefix that are no settings: the package's cache, and the tests' own.
+_OTHER_VARIABLES = ("TOKTIER_CACHE", "TOKTIER_TEST_")
+
+
+def _misspelt() -> list[str]:
+    """Environment variables with our prefix that name no setting: a typo must not pass."""
+    return [
+        name
+        for name in sorted(os.environ)
+        if name.startswith("TOKTIER_")
+        and not name.startswith(_OTHER_VARIABLES)
+        and name.removeprefix("TOKTIER_").partition("__")[0].lower() not in Settings.model_fields
+    ]
+
+
 def load(file: Path | None = None, **overrides: Any) -> Settings:
     """Settings from overrides, environment and a TOML file. Raises ``CONFIG_INVALID``."""
+    unknown = _misspelt()
+    if unknown:
+        raise ToktierError(Code.CONFIG_INVALID, f"{', '.join(unknown)}: no such setting")
     values: dict[str, Any] = {}
     if file is not None:
         try:
@@ -137,5 +162,7 @@ def load(file: Path | None = None, **overrides: Any) -> Settings:
             f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()
         )
         raise ToktierError(Code.CONFIG_INVALID, problems) from error
+    except SettingsError as error:
+        raise ToktierError(Code.CONFIG_INVALID, str(error)) from error
     finally:
         _TomlSource.values = {}

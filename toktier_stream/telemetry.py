@@ -85,6 +85,16 @@ METRICS: Final = (
 )
 
 
+# The SDK's default buckets begin at 5; ours must tell 20 microseconds from 50 milliseconds.
+_BUCKETS: Final[dict[str, tuple[float, ...]]] = {
+    "s": (
+        20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3,
+        200e-3, 500e-3, 1.0, 2.0, 5.0, 10.0, 30.0,
+    ),
+    "{event}": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+}  # fmt: skip
+
+
 class Instruments:
     """The instruments of :data:`METRICS`, by name. No-ops until an SDK is set up."""
 
@@ -97,7 +107,12 @@ class Instruments:
             if m.kind == "counter":
                 self._counters[m.name] = meter.create_counter(m.name, m.unit, m.description)
             elif m.kind == "histogram":
-                self._histograms[m.name] = meter.create_histogram(m.name, m.unit, m.description)
+                self._histograms[m.name] = meter.create_histogram(
+                    m.name,
+                    m.unit,
+                    m.description,
+                    explicit_bucket_boundaries_advisory=_BUCKETS[m.unit],
+                )
             else:
                 self._updowns[m.name] = meter.create_up_down_counter(m.name, m.unit, m.description)
 
@@ -152,20 +167,31 @@ def _add_trace_ids(
     return event
 
 
+class _StandardError(logging.StreamHandler[Any]):
+    """Writes to whatever standard error is at the time, not at set-up."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
 def setup_logging(level: str = "info", *, json: bool = True) -> None:
-    """structlog to standard error: one JSON object a line, with trace ids; or for people."""
+    """structlog to standard error: one JSON object a line, with trace ids; or for people.
+
+    What libraries log by the standard library goes the same way, from warnings up.
+    """
     renderer: Any = (
         structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
     )
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _add_trace_ids,
+        structlog.processors.format_exc_info,
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _add_trace_ids,
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+        processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
@@ -173,6 +199,17 @@ def setup_logging(level: str = "info", *, json: bool = True) -> None:
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    handler = _StandardError()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [h for h in root.handlers if not isinstance(h, _StandardError)]
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
 
 
 def logger(name: str) -> Any:

@@ -31,6 +31,7 @@ class WorkerProcess:
         self._environment = {
             **os.environ,
             "TOKTIER_GROUP": settings.group,
+            "TOKTIER_SESSION_TIMEOUT_S": "6",
             "TOKTIER_STORE_MAP_BYTES": str(1 << 30),
             **{
                 f"TOKTIER_TOPIC_{t.upper()}": getattr(settings, f"topic_{t}")

@@ -220,9 +220,9 @@ def test_unknown_short_names_list_the_known_ones(cache: Path) -> None:
 
 def test_the_cache_is_configurable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The environment variable moves the default cache."""
-    monkeypatch.setenv("TOKTIER_TOKENIZERS", str(tmp_path))
-    assert default_cache() == tmp_path
-    monkeypatch.delenv("TOKTIER_TOKENIZERS")
+    monkeypatch.setenv("TOKTIER_CACHE", str(tmp_path))
+    assert default_cache() == tmp_path / "tokenizers"
+    monkeypatch.delenv("TOKTIER_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache() == tmp_path / "toktier-stream" / "tokenizers"
 

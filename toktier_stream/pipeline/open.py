@@ -26,6 +26,8 @@ def broker_of(settings: Settings) -> Broker:
             ssl_keyfile=str(settings.ssl_keyfile or ""),
             # A reject carries a whole record of the input topic and its reason.
             max_request_size=max(2 * settings.max_event_bytes, 2048 * KIB),
+            session_timeout_ms=round(settings.session_timeout_s * 1000),
+            heartbeat_interval_ms=round(min(3.0, settings.session_timeout_s / 4) * 1000),
             transaction_timeout_ms=timeout_ms,
             delivery_timeout_s=settings.transaction_timeout_s * 0.8,
         )

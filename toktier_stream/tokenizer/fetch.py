@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.tokenizer.paths import cache_root
 from toktier_stream.tokenizer.sources import KNOWN, TWINS, Hub, Npm, PyPI, Source
 
 TOKENIZER: Final = "tokenizer.json"
@@ -61,12 +61,8 @@ class _Failed(Exception):
 
 
 def default_cache() -> Path:
-    """``$TOKTIER_TOKENIZERS``, else ``~/.cache/toktier-stream/tokenizers``."""
-    configured = os.environ.get("TOKTIER_TOKENIZERS")
-    if configured:
-        return Path(configured).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "toktier-stream" / "tokenizers"
+    """``tokenizers`` in the cache of this package (see :func:`cache_root`)."""
+    return cache_root() / "tokenizers"
 
 
 def cached(name: str, cache_dir: Path | None = None) -> Path | None:
