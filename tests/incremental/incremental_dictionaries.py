@@ -23,7 +23,7 @@ CAMPAIGN = int(os.environ.get("TOKTIER_TEST_DICTIONARIES", "120"))
 """Dictionaries of each kind in the random campaigns; thousands for the long form."""
 
 
-compiled = settings(deadline=None)
+compiled = settings(deadline=None, max_examples=max(100, CAMPAIGN))
 """For property tests of kernels: the first example may compile them."""
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from toktier_stream.incremental import pipeline, rules, selftest
 from toktier_stream.incremental.jit import kernel
 from toktier_stream.incremental.onepiece import OnePieceSession
+from toktier_stream.incremental.pipeline import CODE_POINTS
 from toktier_stream.incremental.rules import Ints, Symbols
 from toktier_stream.incremental.segments import Reader
 from toktier_stream.incremental.tables import Tables, build
@@ -69,9 +70,8 @@ class OnePieceEncoder:
         return False
 
     def encode(self, text: bytes) -> Tokens:
-        session = OnePieceSession(self)
-        session.append(text)
-        return session.tokens()
+        change = OnePieceSession(self).append(text)
+        return Tokens(change.ids, change.lengths)
 
     def last_cut(self, text: bytes, low: int, high: int) -> int:
         return -1
@@ -97,16 +97,16 @@ class OnePieceEncoder:
         points = self.tables.points[symbol].astype("<u4")
         for (changed, width), source in self.pipeline.source_of.items():
             points[(symbol == changed) & (widths == width)] = source
-        unknown = (theta < 0) & (theta >= -pipeline.CODE_POINTS)
+        unknown = (theta < 0) & (theta >= -CODE_POINTS)
         points[unknown] = -1 - theta[unknown]
-        literal = np.flatnonzero(theta < -pipeline.CODE_POINTS)
+        literal = np.flatnonzero(theta < -CODE_POINTS)
         shown = widths > 0
         out, start = [], 0
         for at in [*literal.tolist(), len(theta)]:
             stretch = points[start:at][shown[start:at]]
             out.append(stretch.tobytes().decode("utf-32-le").encode())
             if at < len(theta):
-                out.append(self._literal_bytes[-1 - pipeline.CODE_POINTS - int(theta[at])])
+                out.append(self._literal_bytes[-1 - CODE_POINTS - int(theta[at])])
             start = at + 1
         return b"".join(out)
 
@@ -115,13 +115,13 @@ class OnePieceEncoder:
 def _emit(nodes: Ints, widths: Ints, ids: Ids, literal_ids: Ids, byte_ids: Ids) -> tuple[Ids, Ids]:
     total = 0
     for i in range(len(nodes)):
-        total += widths[i] if 0 > nodes[i] >= -0x110000 else 1
+        total += widths[i] if 0 > nodes[i] >= -CODE_POINTS else 1
     out, lengths = np.empty(total, np.uint32), np.empty(total, np.uint32)
     p = 0
     for i in range(len(nodes)):
         node, width = nodes[i], widths[i]
-        if node > 0 or node < -0x110000:
-            out[p] = ids[node] if node > 0 else literal_ids[-1 - 0x110000 - node]
+        if node > 0 or node < -CODE_POINTS:
+            out[p] = ids[node] if node > 0 else literal_ids[-1 - CODE_POINTS - node]
             lengths[p] = width
             p += 1
             continue

@@ -13,9 +13,10 @@ import numpy as np
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.change import START, Change, Settled, smallest
+from toktier_stream.incremental.jit import kernel
 from toktier_stream.incremental.pipeline import CODE_POINTS, LONGEST_LITERAL
-from toktier_stream.incremental.rules import Symbols
-from toktier_stream.incremental.state import State
+from toktier_stream.incremental.rules import Ints, Symbols
+from toktier_stream.incremental.state import State, room
 from toktier_stream.tokenizer.face import Tokens
 
 if TYPE_CHECKING:
@@ -157,10 +158,8 @@ class OnePieceSession:
         if step >= 0:
             at = new._decided
             new._follow(self, step, shift)
-            behind = new._state.boundaries(new._state.length, at)
-            new_end = int(behind[0])
+            new_end, tail = new._count_back(at)
             old_end = new_end - at + step
-            tail = len(new._expand(new._state.length, new_end))
         left = int(self._state.boundaries(old_end, first)[0])
         meeting = new._state.meet(left, new_end)
         old = self._expand(old_end, meeting)
@@ -216,7 +215,7 @@ class OnePieceSession:
 
     def _reserve(self, length: int) -> None:
         if length >= len(self._widths):
-            grown = np.zeros(max(length + 1, len(self._widths) * 3 // 2), dtype=np.uint8)
+            grown = np.zeros(room(length, len(self._widths)), dtype=np.uint8)
             grown[: len(self._widths)] = self._widths
             self._widths = grown
 
@@ -234,6 +233,12 @@ class OnePieceSession:
             return self._encoder.emit(nodes, nodes)
         widths = self._widths[bounds[0] + 1 : end + 1].astype(np.int32)
         return self._encoder.emit(nodes, np.add.reduceat(widths, bounds[:-1] - bounds[0]))
+
+    def _count_back(self, stop: int) -> tuple[int, int]:
+        """The last boundary <= ``stop`` of the text, and the tokens after it."""
+        length = self._encoder.tables.forest.length
+        end, tokens = _count_back(self._state.theta, length, self._widths, self._state.length, stop)
+        return int(end), int(tokens)
 
     def _locate(self, byte: int) -> tuple[int, int]:
         """The last symbol boundary at or before a byte, as (symbols, bytes); of several at one
@@ -269,3 +274,13 @@ class OnePieceSession:
 
 def _joined(a: Tokens, b: Tokens) -> Tokens:
     return Tokens(np.concatenate((a.ids, b.ids)), np.concatenate((a.lengths, b.lengths)))
+
+
+@kernel
+def _count_back(theta: Ints, length: Ints, widths: Symbols, p: int, stop: int) -> tuple[int, int]:
+    tokens = 0
+    while p > stop:
+        # A character outside the vocabulary has one token for each of its bytes.
+        tokens += widths[p] if 0 > theta[p] >= -CODE_POINTS else 1
+        p -= length[theta[p]] if theta[p] > 0 else 1
+    return p, tokens

@@ -69,8 +69,6 @@ def read(artifact: Artifact, model: rules.Rules) -> OnePiece:
 
 def refusal(artifact: Artifact) -> str:
     """Why this artifact is no one-piece family; empty if it is one. Builds no tables."""
-    if artifact.spec["model"].get("type", "BPE") != "BPE":
-        return "the model is not BPE"
     try:
         _read(artifact, rules.from_spec(artifact.spec))
     except _Refusal as reason:

@@ -41,11 +41,17 @@ def check(tables: Tables, rules: Rules | None = None, seed: int = 0) -> None:
     _random_groups(tables, rules, np.random.default_rng(seed))
 
 
+def spell(tables: Tables, nodes: Ints) -> Ints:
+    """The symbols of each node one after another, a barrier after each."""
+    forest = tables.forest
+    return _spell(forest.left, forest.right, forest.symbol, forest.length, nodes)
+
+
 def _each_token(tables: Tables) -> None:
     forest = tables.forest
     nodes = np.arange(1, forest.nodes + 1, dtype=np.int32)
     state = State(tables)
-    state.extend(_spell(forest.left, forest.right, forest.symbol, forest.length, nodes))
+    state.extend(spell(tables, nodes))
     ends = np.cumsum(forest.length[nodes].astype(np.int64) + 1) - 1
     if not np.array_equal(state.theta[ends], nodes):
         raise ToktierError(Code.TOKENIZER_UNSUPPORTED, "a token is not its own last token")
@@ -63,7 +69,7 @@ def _random_groups(tables: Tables, rules: Rules | None, rng: np.random.Generator
         atoms = rules.atoms
     # Groups of tokens without their barriers, so that merges across tokens happen.
     nodes = rng.integers(1, forest.nodes + 1, _GROUPS).astype(np.int32)
-    spelled = _spell(forest.left, forest.right, forest.symbol, forest.length, nodes)
+    spelled = spell(tables, nodes)
     ends = np.cumsum(forest.length[nodes].astype(np.int64) + 1) - 1
     inside = rng.integers(0, _LARGEST_GROUP, _GROUPS) > 0
     symbols = np.delete(spelled, ends[inside])
@@ -78,7 +84,6 @@ def _random_groups(tables: Tables, rules: Rules | None, rng: np.random.Generator
 
 @kernel
 def _spell(left: Ints, right: Ints, symbol: Ints, length: Ints, nodes: Ints) -> Ints:
-    """The symbols of each node, a barrier after each."""
     total = 0
     for u in nodes:
         total += length[u] + 1

@@ -14,6 +14,11 @@ from toktier_stream.incremental.walk import walk
 _FIRST = 64
 
 
+def room(length: int, before: int) -> int:
+    """How large to make a full buffer: an eighth more, so that slack is small and copies rare."""
+    return max(length + 1, before + before // 8 + _FIRST)
+
+
 class State:
     """theta of one sequence (see :mod:`walk`), with room to grow. Positions count symbols.
 
@@ -61,7 +66,7 @@ class State:
     def reserve(self, length: int) -> None:
         """Make room for a sequence of this length."""
         if length >= len(self._theta):
-            grown = np.zeros(max(length + 1, len(self._theta) * 3 // 2), dtype=np.int32)
+            grown = np.zeros(room(length, len(self._theta)), dtype=np.int32)
             grown[: self.length + 1] = self.theta
             self._theta = grown
 
