@@ -94,7 +94,8 @@ class Lives(RuleBasedStateMachine):
             assert old is not None
             size = len(old)
             first = size if append else data.draw(st.integers(0, size))
-            last = data.draw(st.integers(first, size))
+            few = st.integers(first, min(first + 9, size))
+            last = data.draw(st.one_of(few, few, st.integers(first, size)))
             start, end = len(old[:first].encode()), len(old[:last].encode())
             before = session.ids()
             change = session.edit(self.encoder, start, end, text.encode())

@@ -44,8 +44,13 @@ def fresh(encoder: Encoder, text: bytes) -> Session:
 
 def offsets(text: str, draw: st.DataObject) -> tuple[int, int]:
     """Two ordered character boundaries, in bytes."""
-    first = draw.draw(st.integers(0, len(text)))
-    last = draw.draw(st.one_of(st.just(first), st.integers(first, len(text))))
+    size = len(text)
+    first = draw.draw(st.one_of(st.integers(0, size), st.integers(max(0, size - 30), size)))
+    last = draw.draw(
+        st.one_of(
+            st.just(first), st.integers(first, min(first + 12, size)), st.integers(first, size)
+        )
+    )
     return len(text[:first].encode()), len(text[:last].encode())
 
 
@@ -69,7 +74,7 @@ def test_appends(
 
 
 @pytest.mark.parametrize("name", ["nfc", "plain", "nfkc"])
-@given(start=long_texts, edits=st.lists(texts, min_size=1, max_size=4), data=st.data())
+@given(start=long_texts, edits=st.lists(texts, min_size=1, max_size=8), data=st.data())
 @_SETTINGS
 def test_edits(
     small: None, encoders: dict[str, Encoder], name: str, start: str, edits: list[str],
@@ -358,3 +363,20 @@ def test_real_families(family_file: Callable[[str], Path], family: str) -> None:
         want = entry.reference.ids(text).tolist()
         assert session.ids().tolist() == want
         assert applied(before, change) == want
+
+
+@pytest.mark.parametrize("size", [3, 5, 8, 12, 20])
+def test_a_page_that_became_small_joins_its_neighbour(small: None, size: int) -> None:
+    """Deleting most of a page near the end, the one before the last included, and again."""
+    encoder = MadeUp()
+    words = b"".join(b" %c%d" % (97 + i % 26, i) for i in range(40))
+    for start in range(len(words) - 60, len(words) - size):
+        session = fresh(encoder, words)
+        text = words
+        for at in (start, start - 7, start - 9):
+            before = session.ids()
+            end = min(at + size, len(text))
+            text = text[:at] + text[end:]
+            change = session.edit(encoder, at, end, b"")
+            check_session(session, encoder, text)
+            assert applied(before, change) == session.ids().tolist()

@@ -334,6 +334,7 @@ class Session:
         numbers = self._numbers.copy()
         for place in region:
             numbers.free(place.page.number)
+        appends = len(region) == 1 and high_edge == self.bytes
         high_edge = self._absorb(high_edge, ids, lengths, text, numbers)
         contents = list(
             cut(
@@ -342,10 +343,15 @@ class Session:
             )
         ) if any(text) else []  # fmt: skip
         pages = [Page.of(numbers.take(), *c) for c in contents]
-        if len(region) == 1 and root is not None and high_edge == root.bytes:
-            self._root = tree.replace_last(root, pages, numbers, reader)
+        if root is not None and appends:
+            changed = tree.replace_last(root, pages, numbers, reader)
         else:
-            self._root = tree.replace(root, low_edge, high_edge, pages, numbers, reader)
+            changed = tree.replace(root, low_edge, high_edge, pages, numbers, reader)
+        tokens = found.keep + len(found.ids) + found.tail
+        size = self.bytes - (found.stop - found.begin) + len(found.text)
+        if (changed.tokens, changed.bytes) != (tokens, size) if changed else tokens or size:
+            raise ToktierError(Code.STORE_CORRUPT, "the pages do not add up after an edit")
+        self._root = changed
         self._numbers = numbers
         self.digest = new_digest
 
