@@ -1,0 +1,257 @@
+"""The exact engine behind the encoder's face: no reference call on the way, except to normalize
+the few places that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.tokenizer import kernels, normalization, runs
+from toktier_stream.tokenizer.added import AddedTables
+from toktier_stream.tokenizer.cuts import find_cut
+from toktier_stream.tokenizer.face import Tokens
+from toktier_stream.tokenizer.marks import ASCII, machine_rows
+from toktier_stream.tokenizer.merge_build import WORD_SLOT
+from toktier_stream.tokenizer.merges import PADDING, MergeTables, top_bits
+from toktier_stream.tokenizer.normalization import Normalizer
+from toktier_stream.tokenizer.tables import MatcherTables
+from toktier_stream.tokenizer.workspace import Pool, Room, Workspace
+
+ENGINE: Final = "exact-1"
+"""Changes with every change that could change ids."""
+
+MAX_BYTES: Final = (1 << 31) - 64
+"""Places in a text are 32-bit numbers."""
+
+MIN_CHUNK: Final = 1 << 15
+"""Bytes below which a part of a text is not worth a thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """Everything that an encoder of one tokenizer needs; what the cache on disk holds."""
+
+    matcher: MatcherTables
+    merges: MergeTables
+    added: AddedTables
+    normalizer: Normalizer | None
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Plain arrays; inverse of :meth:`from_arrays`."""
+        form, kinds = "", np.zeros(0, dtype=np.uint8)
+        if self.normalizer is not None:
+            form, kinds = self.normalizer.form, self.normalizer.kinds
+        parts = {
+            "matcher": self.matcher.to_arrays(),
+            "merges": self.merges.to_arrays(),
+            "added": self.added.to_arrays(),
+            "normalizer": normalization.to_arrays(form, kinds),
+        }
+        return {f"{part}.{name}": a for part, arrays in parts.items() for name, a in arrays.items()}
+
+    def frozen(self) -> Compiled:
+        """The same with arrays that cannot be written: what :meth:`from_arrays` gives, too, so
+        that kernels are compiled for one kind of array only."""
+        arrays = self.to_arrays()
+        for array in arrays.values():
+            array.setflags(write=False)
+        return Compiled.from_arrays(arrays)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Compiled:
+        """Raises KeyError or ValueError if the arrays are not of this format."""
+
+        def part(prefix: str) -> dict[str, npt.NDArray[Any]]:
+            return {
+                name.removeprefix(prefix): a
+                for name, a in arrays.items()
+                if name.startswith(prefix)
+            }
+
+        return cls(
+            matcher=MatcherTables.from_arrays(part("matcher.")),
+            merges=MergeTables.from_arrays(part("merges.")),
+            added=AddedTables.from_arrays(part("added.")),
+            normalizer=normalization.from_arrays(part("normalizer.")),
+        )
+
+
+class FastEncoder:
+    """The exact engine of one tokenizer. Safe for threads; safe to fork after construction."""
+
+    def __init__(self, fingerprint: str, compiled: Compiled) -> None:
+        """``fingerprint`` as the face says. Raises ValueError for a machine beyond the kernels."""
+        self._fingerprint = fingerprint
+        self.compiled = compiled
+        matcher, merges, added = compiled.matcher, compiled.merges, compiled.added
+        self.normalizer = compiled.normalizer
+        self._added = added
+        self._pool = Pool()
+        self._machine: tuple[Any, ...] = (
+            machine_rows(matcher),
+            ASCII + matcher.end_of_text,
+            matcher.class_of,
+            matcher.program_start,
+            matcher.program,
+        )
+        self._bpe: tuple[Any, ...] = (
+            merges.byte_pairs,
+            merges.pairs,
+            top_bits(len(merges.pairs)),
+            merges.emit,
+            merges.words,
+            top_bits(len(merges.words) // WORD_SLOT),
+            merges.long_words,
+            merges.long_index,
+            merges.blob,
+            merges.spans,
+            kernels.PART_TAG if merges.separate else np.uint64(0),
+        )
+        no_kinds = np.zeros(0, dtype=np.uint8)
+        no_kinds.setflags(write=False)
+        table = added.any
+        self._guards = (
+            no_kinds if self.normalizer is None else self.normalizer.kinds,
+            table.reach,
+            self.normalizer is not None and added.normalized.reach > 0,
+            table.first,
+            table.edges,
+            table.shift,
+            table.final,
+        )
+        highest = max(
+            int((merges.emit & np.uint64(0xFFFFFFFF)).max()), int(added.any.final.max(initial=0))
+        )
+        self._is_added = np.zeros(highest + 1, dtype=np.bool_)
+        self._is_added[added.any.final[added.any.final >= 0]] = True
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @property
+    def engine(self) -> str:
+        return ENGINE
+
+    @property
+    def longest_token(self) -> int:
+        return max(self.compiled.merges.longest, self._added.longest)
+
+    @property
+    def literal_reach(self) -> int:
+        return self._added.reach
+
+    @property
+    def splices(self) -> bool:
+        return True
+
+    def warm(self) -> None:
+        """Load or compile the kernels now: before a fork, before the first event."""
+        self.encode(b"a")
+        self.last_cut(b"a a", 0, 3)
+
+    def encode(self, text: bytes) -> Tokens:
+        """See the face. Raises ``SESSION_TOO_LARGE`` from 2 GiB on."""
+        size = len(text)
+        if size > MAX_BYTES:
+            raise ToktierError(Code.SESSION_TOO_LARGE, f"{size} bytes")
+        if not size:
+            return Tokens(np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.uint32))
+        workspace = self._pool.take()
+        room = workspace.room(size)
+        room.fill(text)
+        segments = np.array(((0, size, -1),), dtype=np.int64)
+        if self._added.raw.reach:
+            segments = self._added.raw.split(room.text, segments)
+        normalized = None
+        if self.normalizer is not None:
+            normalized = self.normalizer.apply(text, room.text, segments)
+        if normalized is None:
+            tokens = self._encode_segments(workspace, room, room.text, segments)
+        else:
+            grown = room
+            if len(normalized.text) > len(room.text):
+                grown = Room(len(normalized.text) - PADDING)
+            tokens = self._encode_segments(workspace, grown, normalized.text, normalized.segments)
+            runs.source_lengths(
+                normalized.text,
+                room.text,
+                size,
+                normalized.changes,
+                normalized.origin,
+                tokens.ids,
+                self._is_added,
+                tokens.lengths,
+            )
+        self._pool.give(workspace)
+        return tokens
+
+    def _encode_segments(
+        self,
+        workspace: Workspace,
+        room: Room,
+        text: npt.NDArray[np.uint8],
+        segments: npt.NDArray[np.int64],
+    ) -> Tokens:
+        if self._added.normalized.reach:
+            segments = self._added.normalized.split(text, segments)
+        arguments: tuple[Any, ...] = (
+            *self._machine,
+            workspace.registers,
+            room.starts,
+            *self._bpe,
+            workspace.memo,
+            workspace.memo_shift,
+            workspace.symbols,
+            workspace.made,
+            room.ids,
+            room.lengths,
+        )
+        count = kernels.encode_segments(text, segments, *arguments)
+        return Tokens(room.ids[:count].copy(), room.lengths[:count].copy())
+
+    def encode_parallel(self, text: bytes, threads: int) -> Tokens:
+        """As :meth:`encode`, on up to ``threads`` threads: the text is divided at two-sided cuts,
+        about evenly. With none in reach of the middle, fewer parts are made."""
+        cuts = self._divide(text, min(threads, len(text) // MIN_CHUNK))
+        if len(cuts) == 2:
+            return self.encode(text)
+        parts = [text[a:b] for a, b in pairwise(cuts)]
+        with ThreadPoolExecutor(max_workers=len(parts)) as pool:
+            tokens = list(pool.map(self.encode, parts))
+        return Tokens(
+            np.concatenate([t.ids for t in tokens]), np.concatenate([t.lengths for t in tokens])
+        )
+
+    def _divide(self, text: bytes, parts: int) -> list[int]:
+        cuts = [0]
+        for i in range(1, parts):
+            target = len(text) * i // parts
+            if target > cuts[-1]:
+                cut = self._cut(text, target, len(text) - 1, 1, self.compiled.matcher.two_sided)
+                if cut > cuts[-1]:
+                    cuts.append(cut)
+        return [*cuts, len(text)]
+
+    def last_cut(self, text: bytes, low: int, high: int) -> int:
+        """See the face; looks at no more of ``text`` than it passes over, and the reach of
+        literals around it."""
+        return self._cut(text, low, high, -1, self.compiled.matcher.one_sided)
+
+    def first_cut(self, text: bytes, low: int, high: int) -> int:
+        """See the face."""
+        return self._cut(text, low, high, 1, self.compiled.matcher.one_sided)
+
+    def _cut(
+        self, text: bytes, low: int, high: int, step: int, boundary: npt.NDArray[np.bool_]
+    ) -> int:
+        source = np.frombuffer(text, dtype=np.uint8)
+        class_of = self.compiled.matcher.class_of
+        return int(find_cut(source, low, high, step, class_of, boundary, *self._guards))

@@ -1,0 +1,89 @@
+"""What one running encode writes into: the memo of frequent pieces, scratch, and output room.
+
+A workspace belongs to one call at a time. Calls take one from the pool and put it back; two
+threads never share one, and nothing is locked. After a fork the child has the workspaces that
+were in the pool, whole, and makes others as it needs them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from toktier_stream.tokenizer.bpe import SCAN
+from toktier_stream.tokenizer.kernels import MEMO_SLOT
+from toktier_stream.tokenizer.merges import PADDING, top_bits
+from toktier_stream.tokenizer.tables import MAX_REGISTERS
+
+MEMO_BITS: Final = 15
+"""Log2 of the slots of a memo: 1 MiB, about what a core's second-level cache holds."""
+KEPT_BYTES: Final = 1 << 18
+"""Text up to this size is encoded in room that stays; room for longer text is given back."""
+
+_LINE: Final = 64
+
+
+def _aligned(count: int) -> npt.NDArray[np.uint64]:
+    """Zeros that start on a cache line."""
+    room = np.zeros(8 * count + _LINE, dtype=np.uint8)
+    skip = -room.ctypes.data % _LINE
+    return room[skip : skip + 8 * count].view(np.uint64)
+
+
+class Room:
+    """Arrays that grow with the text: its padded copy, piece starts, ids and lengths."""
+
+    def __init__(self, size: int) -> None:
+        """Room for ``size`` bytes of text."""
+        self.size = size
+        self.text = np.empty(size + PADDING, dtype=np.uint8)
+        self.starts = np.empty(size + 2, dtype=np.int32)
+        self.ids = np.empty(size, dtype=np.uint32)
+        self.lengths = np.empty(size, dtype=np.uint32)
+        self._view = self.text.data
+
+    def fill(self, text: bytes) -> None:
+        """Copy the text in. What stands behind it is never used."""
+        self._view[: len(text)] = text
+
+
+class Workspace:
+    """See the module. ``room(n)`` gives arrays for n bytes of text."""
+
+    def __init__(self) -> None:
+        slots = 1 << MEMO_BITS
+        self.memo = _aligned(MEMO_SLOT * slots)
+        self.memo_shift = top_bits(slots)
+        self.symbols = np.zeros(SCAN, dtype=np.uint32)
+        self.made = np.zeros(SCAN, dtype=np.uint32)
+        self.registers = np.zeros(MAX_REGISTERS, dtype=np.int64)
+        self._kept = Room(1 << 12)
+
+    def room(self, size: int) -> Room:
+        """Room for ``size`` bytes, from what is kept where that is enough."""
+        if size > KEPT_BYTES:
+            return Room(size)
+        if size > self._kept.size:
+            self._kept = Room(1 << (size - 1).bit_length())
+        return self._kept
+
+
+class Pool:
+    """Workspaces at rest."""
+
+    def __init__(self) -> None:
+        self._idle: deque[Workspace] = deque()
+
+    def take(self) -> Workspace:
+        """An idle workspace, or a new one. Never waits."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Workspace()
+
+    def give(self, workspace: Workspace) -> None:
+        """Put a workspace back. (After an error it is dropped instead.)"""
+        self._idle.append(workspace)
