@@ -111,7 +111,7 @@ def _life(
     for _ in range(25):
         hostile = "".join(choose.choices(HOSTILE, k=choose.randint(0, 5)))
         kind = choose.random()
-        first = last = len(text)
+        first = last = size = len(text)
         if kind < 0.45:
             length = min(int(choose.lognormvariate(6.6, 1.2)), 20_000)
             new = source[at : at + length]
@@ -141,7 +141,7 @@ def _life(
         assert np.array_equal(ids, want), f"{engine}: {change.evidence}, [{start}, {end})"
         assert applied(before, change) == want.tolist(), "change"
         assert session.digest == digest.of(want), "digest"
-        counts["append" if first == last == start and start == end else "edit"] += 1
+        counts["append" if first == last == size else "edit"] += 1
         counts["chars verified"] += len(text)
         found = change.evidence
         kind_of = "whole, small text"

@@ -90,7 +90,9 @@ def test_pages_hold_whole_characters_and_stay_in_bounds(
     """Cuts cover all tokens, stand right of a token with bytes, and no page is over its limit
     unless one character's tokens are."""
     target = limit // 2 if even else limit
-    cuts = kernels.page_cuts(values, per_token, target, limit).tolist()
+    pairs = kernels.page_cuts(values, per_token, target, limit).tolist()
+    cuts = [index for index, _ in pairs]
+    assert [size for _, size in pairs] == [int(values[:index].sum()) for index in cuts]
     costs = [per_token + n + (4 if n > 254 else 0) for n in values.tolist()]
     assert cuts == sorted(set(cuts))
     assert (cuts[-1] if cuts else 0) == len(values)

@@ -217,15 +217,18 @@ def measure(ids: Any, lengths: Any) -> Any:
 
 @_kernel
 def page_cuts(lengths: Any, per_token: Any, target: Any, limit: Any) -> Any:
-    """Where to cut a run of tokens into pages: token indices, the last is ``len(lengths)``.
+    """Where to cut a run of tokens into pages: int64[pages, 2], the token index and the byte at
+    which each page ends; the last is the end of all.
 
     A page is closed once it costs ``target`` (encoded bytes without the page's own head), and
     never costs more than ``limit`` unless one character's tokens do. No cut stands between tokens
     of length 0 and the token that completes their character.
     """
     n = lengths.shape[0]
-    out = np.empty(n + 1, dtype=np.int64)
+    out = np.empty((n + 1, 2), dtype=np.int64)
     pages = 0
+    size: Any = 0
+    cut_size: Any = 0
     cost: Any = 0
     cut = 0  # the last index at which this page may end
     cut_cost = 0
@@ -236,23 +239,28 @@ def page_cuts(lengths: Any, per_token: Any, target: Any, limit: Any) -> Any:
         if length > 254:
             extra += 4
         cost += extra
+        size += length
         if length == 0:
             continue
         if cost > limit and cut > start:
-            out[pages] = cut
+            out[pages, 0] = cut
+            out[pages, 1] = cut_size
             pages += 1
             start = cut
             cost -= cut_cost
         cut = i + 1
         cut_cost = cost
+        cut_size = size
         if cost >= target:
-            out[pages] = cut
+            out[pages, 0] = cut
+            out[pages, 1] = size
             pages += 1
             start = cut
             cost = 0
             cut_cost = 0
     if start < n:
-        out[pages] = n
+        out[pages, 0] = n
+        out[pages, 1] = size
         pages += 1
     return out[:pages]
 

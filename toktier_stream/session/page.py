@@ -62,7 +62,9 @@ class Page:
     ``crc`` is of its record and 0 until there is one; ``stored``: the record is in the store.
     """
 
-    __slots__ = ("_content", "_digest", "bytes", "chars", "crc", "number", "stored", "tokens")
+    __slots__ = (
+        "_content", "_digest", "bytes", "chars", "crc", "number", "row", "stored", "tokens",
+    )  # fmt: skip
 
     level = -1
 
@@ -82,6 +84,7 @@ class Page:
         self.bytes = size
         self.chars = chars
         self.crc = crc
+        self.row = b""  # this page's line in the index, once it is known
         self.stored = content is None
         self._digest = digest
         self._content = content
@@ -183,9 +186,8 @@ def cut(ids: Ids, lengths: Ids, text: bytes, *, even: bool) -> Iterator[Content]
     target = min(_ROOM, size // -(-size // _ROOM) + per_token) if even else _ROOM
     first = 0
     at = 0
-    for last in kernels.page_cuts(lengths, per_token, target, _ROOM).tolist():
+    for last, end in kernels.page_cuts(lengths, per_token, target, _ROOM).tolist():
         page_lengths = lengths[first:last].copy()
-        end = at + int(page_lengths.sum())
         if last - first < 64 and end - at > _ROOM // 2:
             # Maybe one token with more text than a page holds.
             excess = end - at - (_ROOM - (last - first) * (per_token + 4))

@@ -201,23 +201,24 @@ class _Attempt:
         begin += size
 
         # The right run, not beyond the left one.
-        anchor, at = len(after.ids), len(fresh.ids)
-        stop = old.bytes
-        if not right.at_edge:
-            stop = right.cut
-            shifted = stop - end + start + len(self.text) - left.edge
-            found = self._run(right, after, fresh, shifted, end, right.edge)
-            if found is None or found[1] < first:
-                right.widen()
-                return None
-            anchor, at = found[:2]
-        count, size = kernels.run_left(
-            after.ids, after.lengths, anchor, fresh.ids, fresh.lengths, at,
-            stop - end, max(0, keep - after.token), first,
-        )  # fmt: skip
-        tail = old.tokens - (after.token + anchor - count)
-        last = at - count
-        stop -= size
+        tail, last, stop = 0, len(fresh.ids), old.bytes
+        if end < stop:
+            anchor = len(after.ids)
+            if not right.at_edge:
+                stop = right.cut
+                shifted = stop - end + start + len(self.text) - left.edge
+                found = self._run(right, after, fresh, shifted, end, right.edge)
+                if found is None or found[1] < first:
+                    right.widen()
+                    return None
+                anchor, last = found[:2]
+            count, size = kernels.run_left(
+                after.ids, after.lengths, anchor, fresh.ids, fresh.lengths, last,
+                stop - end, max(0, keep - after.token), first,
+            )  # fmt: skip
+            tail = old.tokens - (after.token + anchor - count)
+            last -= count
+            stop -= size
         whole = left.at_edge and right.at_edge
         return Splice(
             keep=keep,

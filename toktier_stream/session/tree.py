@@ -95,14 +95,15 @@ class Node:
     """
 
     __slots__ = (
-        "_digest", "_kids", "_spine", "bytes", "chars", "crc", "level", "number", "open", "stored",
-        "tokens",
+        "_digest", "_kids", "_spine", "bytes", "chars", "crc", "level", "number", "open", "row",
+        "stored", "tokens",
     )  # fmt: skip
 
     def __init__(self, level: int, number: int, kids: list[Page | Node] | None) -> None:
         self.level = level
         self.number = number
         self.crc = 0
+        self.row = b""
         self.stored = False
         self.open = False
         self._digest: int | None = None
@@ -166,14 +167,17 @@ class Node:
         kids = self.kids(reader)
         listed = kids[:-1] if is_open else kids
         data = _HEAD.pack(NODE_KIND, self.level, len(listed)) + b"".join(
-            [
-                _ROW.pack(k.number, k.crc, k.tokens, k.bytes, k.chars, k.digest(reader))
-                for k in listed
-            ]
+            [k.row or _row(k, reader) for k in listed]
         )
         self.crc = zlib.crc32(data) if listed else 0
+        self.row = b""
         self.open = is_open
         return data
+
+
+def _row(kid: Page | Node, reader: Reader) -> bytes:
+    kid.row = _ROW.pack(kid.number, kid.crc, kid.tokens, kid.bytes, kid.chars, kid.digest(reader))
+    return kid.row
 
 
 def _decode(data: bytes, level: int, number: int) -> list[Page | Node]:
