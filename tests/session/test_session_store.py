@@ -309,7 +309,7 @@ def test_a_map_that_is_full_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LMDB's own error, should the estimate be wrong, is the same STORE_FULL."""
-    monkeypatch.setattr(Store, "_admit", lambda self, changes: None)
+    monkeypatch.setattr(Store, "admit", lambda self, changes: None)
     with Store.open(tmp_path / "s", map_bytes=1 << 20) as store:
         put(store, b"one")
         with raises(Code.STORE_FULL):
@@ -323,6 +323,40 @@ def test_a_map_that_is_full_changes_nothing(
         check_session(again, ENCODER, TEXT)
         put(store, b"two")
         assert store.check().damaged == ()
+
+
+def test_room_is_asked_for_before_anything_is_published(tmp_path: Path) -> None:
+    """The changes of a batch that may not fit cannot be taken; removals always can."""
+    with Store.open(tmp_path / "s", map_bytes=1 << 20) as store:
+        put(store, b"one", TEXT * 100)
+        batch = store.begin()
+        batch.create(b"two").reset(ENCODER, TEXT * 200)
+        with raises(Code.STORE_FULL):
+            batch.changes()
+        batch.discard()
+        batch = store.begin()
+        batch.remove(b"one")
+        assert batch.changes()
+        store.commit(batch, changelog_offset=1)
+
+
+def test_reading_a_whole_session_does_not_stay_in_memory(store: Store) -> None:
+    """Passes over a session, whole or for an edit that is given up, leave the tail only."""
+    text = TEXT * 100
+    put(store, b"one", text)
+    before = store.stat().hot_bytes
+    batch = store.begin()
+    session = batch.session(b"one")
+    assert session is not None
+    assert session.text() == text
+    session.ids()
+    for at in range(0, len(text), 50_000):
+        session.slice(at, at + 20_000)
+        session.view(at, at + 20_000)
+    batch.discard()
+    assert store.stat().hot_bytes <= before
+    hot, _ = store._hot[b"one"]
+    assert hot.settle(2) <= before
 
 
 def test_files_are_private(tmp_path: Path) -> None:

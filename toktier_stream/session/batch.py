@@ -11,6 +11,7 @@ for a page or an index node. The value None is a tombstone.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -53,6 +54,14 @@ class Base(Protocol):
 
     def numbers(self, session_id: bytes) -> list[int]:
         """The numbers of all records stored for a session."""
+        ...
+
+    def admit(self, changes: Changes) -> None:
+        """Raises ``STORE_FULL`` if there may be no room for these records."""
+        ...
+
+    def release(self, session_ids: Iterable[bytes]) -> None:
+        """The batch is done with sessions that it only read."""
         ...
 
 
@@ -102,7 +111,10 @@ class Batch:
         self._sessions[session_id] = None
 
     def changes(self) -> Changes:
-        """The records that this batch changes. Seals the batch: nothing can be changed after."""
+        """The records that this batch changes. Seals the batch: nothing can be changed after.
+
+        Raises ``STORE_FULL`` if there may be no room for them: before anything is published.
+        """
         return self.sealed().changes
 
     def sealed(self) -> Sealed:
@@ -110,12 +122,18 @@ class Batch:
         if not self.open:
             raise ValueError("the batch is closed")
         if self._sealed is None:
-            self._sealed = self._seal()
+            sealed = self._seal()
+            self._base.admit(sealed.changes)
+            self._sealed = sealed
         return self._sealed
 
     def discard(self) -> None:
         """Forget the batch: nothing of it is seen again."""
+        if not self.open:
+            return
         self.open = False
+        changed = self._sealed.sessions if self._sealed is not None else {}
+        self._base.release(self._sessions.keys() - changed.keys())
         self._sessions.clear()
         self._sealed = None
 

@@ -96,13 +96,19 @@ class Page:
         return cls(number, len(ids), len(text), kernels.characters(text), content=content)
 
     def content(self, reader: Reader) -> Content:
-        """What the page holds. Raises ``STORE_CORRUPT``."""
+        """What the page holds; it stays in memory. Raises ``STORE_CORRUPT``."""
         if self._content is None:
-            content = decode(reader.read(self.number, self.crc))
-            if len(content.ids) != self.tokens or len(content.text) != self.bytes:
-                raise ToktierError(Code.STORE_CORRUPT, f"page {self.number} has another size")
-            self._content = content
+            self._content = self.peek(reader)
         return self._content
+
+    def peek(self, reader: Reader) -> Content:
+        """What the page holds, without keeping it: for passes over a whole session."""
+        if self._content is not None:
+            return self._content
+        content = decode(reader.read(self.number, self.crc))
+        if len(content.ids) != self.tokens or len(content.text) != self.bytes:
+            raise ToktierError(Code.STORE_CORRUPT, f"page {self.number} has another size")
+        return content
 
     def digest(self, reader: Reader) -> int:
         """The digest of the page's own ids."""

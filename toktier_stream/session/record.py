@@ -183,12 +183,12 @@ class Session:
     def text(self) -> Utf8:
         """The whole text."""
         reader = self._reader
-        return b"".join([p.content(reader).text for p in tree.walk(self._root, reader)])
+        return b"".join([p.peek(reader).text for p in tree.walk(self._root, reader)])
 
     def ids(self) -> Ids:
         """All ids, uint32[tokens]."""
         reader = self._reader
-        parts = [p.content(reader).ids for p in tree.walk(self._root, reader)]
+        parts = [p.peek(reader).ids for p in tree.walk(self._root, reader)]
         return np.concatenate(parts) if parts else _NONE
 
     def slice(self, start: int, end: int) -> Utf8:
@@ -280,7 +280,7 @@ class Session:
         reader = self._reader
         value, pages = digest.EMPTY, 0
         for page in tree.walk(self._root, reader):
-            content = page.content(reader)
+            content = page.peek(reader)
             if page.chars != kernels.characters(content.text):
                 raise ToktierError(Code.STORE_CORRUPT, f"page {page.number} has another size")
             value = kernels.extend(value, content.ids)

@@ -204,7 +204,8 @@ class Store:
         offset to read in each), as one LMDB transaction.
 
         Raises ``STORE_FULL``: nothing has changed then, and the batch may be committed again once
-        there is room, or discarded.
+        there is room, or discarded. (:meth:`Batch.changes` raises it earlier, while there is still
+        room for what is published already.)
         """
         sealed = batch.sealed()
         self._write(sealed.changes, changelog_offset, source_offset)
@@ -228,7 +229,6 @@ class Store:
     def _write(self, changes: Changes, changelog_offset: int, source_offset: int) -> None:
         sessions, pages, meta = self._sessions, self._pages, self._meta
         with _full(self.path), self._env.begin(write=True) as txn:
-            self._admit(changes)
             for key, value in changes:
                 kind, name = key[:1], key[1:]
                 if kind == PAGE:
@@ -250,11 +250,22 @@ class Store:
         self.changelog_offset = changelog_offset
         self.source_offset = source_offset
 
-    def _admit(self, changes: Changes) -> None:
-        """Refuse what may not fit, so that there is always room left to remove something."""
+    def admit(self, changes: Changes) -> None:
+        """Raises ``STORE_FULL`` for records that may not fit. There is more room than this admits,
+        so that what was published can be stored, and sessions can always be removed."""
         growth = sum(len(value) + 64 for _, value in changes if value is not None)
         if growth and self.used_bytes() + growth > self._map_bytes:
             raise ToktierError(Code.STORE_FULL, f"{self.path}: {self._map_bytes} bytes")
+
+    def release(self, session_ids: Iterable[bytes]) -> None:
+        """Forget what a batch has read beyond what live sessions keep."""
+        for session_id in session_ids:
+            hot = self._hot.get(session_id)
+            if hot is not None:
+                session, before = hot
+                size = session.settle(HOT_PAGES)
+                self._hot[session_id] = (session, size)
+                self._hot_size += size - before
 
     def _remember(self, sealed: Sealed) -> None:
         for part in sealed.written:
@@ -284,11 +295,15 @@ class Store:
             self._hits += 1
             self._hot.move_to_end(session_id)
             return hot[0].fork()
+        session = self._stored(session_id)
+        self._misses += session is not None
+        return session
+
+    def _stored(self, session_id: bytes) -> Session | None:
         with self._env.begin() as txn:
             data = txn.get(session_id, db=self._sessions)
         if data is None:
             return None
-        self._misses += 1
         return Session(headers.decode(data, session_id), self._reader(session_id))
 
     def fresh(self, session_id: bytes) -> Session:
@@ -366,7 +381,7 @@ class Store:
         for session_id in list(self.session_ids()):
             sessions += 1
             try:
-                session = self.load(session_id)
+                session = self._stored(session_id)
                 if session is not None:
                     reachable += session.verify()
             except ToktierError as error:

@@ -116,12 +116,18 @@ class Node:
             self.chars += kid.chars
 
     def kids(self, reader: Reader) -> list[Page | Node]:
-        """The children, left to right. Not to be changed. Raises ``STORE_CORRUPT``."""
+        """The children, left to right, not to be changed; they stay in memory.
+
+        Raises ``STORE_CORRUPT``.
+        """
         if self._kids is None:
-            self._kids = self._read(reader)
+            self._kids = self.peek(reader)
         return self._kids
 
-    def _read(self, reader: Reader) -> list[Page | Node]:
+    def peek(self, reader: Reader) -> list[Page | Node]:
+        """The children, without keeping them: for passes over a whole session."""
+        if self._kids is not None:
+            return self._kids
         kids: list[Page | Node] = []
         if self.crc:
             kids = _decode(reader.read(self.number, self.crc), self.level, self.number)
@@ -267,9 +273,9 @@ def _collect(
 
 
 def walk(root: Node | None, reader: Reader) -> Iterator[Page]:
-    """All pages, left to right."""
+    """All pages, left to right; what is read on the way is not kept."""
     if root is not None:
-        for kid in root.kids(reader):
+        for kid in root.peek(reader):
             if isinstance(kid, Node):
                 yield from walk(kid, reader)
             else:
@@ -280,7 +286,7 @@ def stored_nodes(root: Node | None, reader: Reader) -> int:
     """How many nodes have a record."""
     if root is None:
         return 0
-    below = [k for k in root.kids(reader) if isinstance(k, Node)]
+    below = [k for k in root.peek(reader) if isinstance(k, Node)]
     return (root.crc != 0) + sum(stored_nodes(kid, reader) for kid in below)
 
 
