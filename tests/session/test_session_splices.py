@@ -1,7 +1,11 @@
-"""Splices: whatever is appended or edited, the stream is the whole text's; the evidence holds."""
+"""Splices: whatever is appended or edited, the stream is the whole text's; the evidence holds.
+
+``TOKTIER_SESSION_EXAMPLES`` tries so many random texts per test (default 60).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +27,9 @@ from toktier_stream.tokenizer.registry import load_file
 from toktier_stream.wire.messages import Route
 
 _SETTINGS = settings(
-    deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=int(os.environ.get("TOKTIER_SESSION_EXAMPLES", "60")),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

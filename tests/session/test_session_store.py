@@ -330,7 +330,7 @@ def test_room_is_asked_for_before_anything_is_published(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s", map_bytes=1 << 20) as store:
         put(store, b"one", TEXT * 100)
         batch = store.begin()
-        batch.create(b"two").reset(ENCODER, TEXT * 200)
+        batch.create(b"two").reset(ENCODER, TEXT * 320)
         with raises(Code.STORE_FULL):
             batch.changes()
         batch.discard()
