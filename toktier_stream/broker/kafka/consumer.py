@@ -137,6 +137,7 @@ class KafkaGroupConsumer:
             self._unplaced.discard(partition)
             if partition not in self._paused:
                 self._consumer.resume(self._tp(partition))
+            self._interrupt()
 
     async def committed(self, partition: int) -> Committed | None:
         self._require_open()
@@ -231,6 +232,10 @@ class KafkaGroupConsumer:
                     committed = await self.committed(partition)
             except TimeoutError:
                 return  # the next poll tries again
+            except ToktierError as error:
+                if error.code is Code.BROKER_UNREACHABLE:
+                    return
+                raise
             if self._epoch == epoch and partition in self._unplaced:
                 self._unplaced.discard(partition)
                 if committed is not None:

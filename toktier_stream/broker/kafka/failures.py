@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from aiokafka.errors import (
     CommitFailedError,
@@ -80,6 +81,17 @@ async def within(seconds: float, what: str) -> AsyncIterator[None]:
     with translated(what):
         async with asyncio.timeout(seconds):
             yield
+
+
+def known_offset(metadata: Any) -> int:
+    """The offset in an acknowledgement. Raises ``BROKER_ERROR`` when the broker has recognised a
+    repeated batch and no longer knows where the first one went."""
+    offset: int = metadata.offset
+    if offset < 0:
+        raise ToktierError(
+            Code.BROKER_ERROR, f"{metadata.topic}/{metadata.partition}: offset not known"
+        )
+    return offset
 
 
 async def unreachable(options: KafkaOptions) -> ToktierError:

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from toktier_stream.broker.kafka.admin import KafkaAdmin
 from toktier_stream.broker.kafka.closing import close_producer
-from toktier_stream.broker.kafka.failures import translated, within
+from toktier_stream.broker.kafka.failures import known_offset, translated, within
 from toktier_stream.broker.kafka.options import KafkaOptions
 from toktier_stream.broker.port import OutRecord
 from toktier_stream.errors import Code, ToktierError
@@ -28,7 +28,7 @@ class _Acknowledgement(Awaitable[tuple[int, int]]):
     def __await__(self) -> Generator[Any, None, tuple[int, int]]:
         with translated(f"record for {self._topic}"):
             metadata = yield from self._future.__await__()
-        return metadata.partition, metadata.offset
+        return metadata.partition, known_offset(metadata)
 
 
 class KafkaPublisher:
@@ -105,5 +105,5 @@ class KafkaPublisher:
             started = True
         finally:
             if not started:
-                await close_producer(producer, 0)
+                await close_producer(producer, self._options.stop_timeout_s)
         return producer

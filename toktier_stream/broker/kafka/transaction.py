@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from toktier_stream.broker.kafka.admin import KafkaAdmin
 from toktier_stream.broker.kafka.closing import close_producer
-from toktier_stream.broker.kafka.failures import FAILURES, within
+from toktier_stream.broker.kafka.failures import FAILURES, known_offset, within
 from toktier_stream.broker.kafka.options import KafkaOptions
 from toktier_stream.broker.port import Committed, OutRecord
 from toktier_stream.errors import Code, ToktierError
+
+_GIVE_UP_S: Final = 1.0
 
 
 class _Batches:
@@ -46,19 +48,14 @@ class _Batches:
         """Queue all batches: the first of every partition, so that they travel together, then
         the second ones. Returns each with the future of its acknowledgement."""
         sent = []
-        for rank in zip_longest(*self._by_partition.values()):
-            for tp, batch in zip(self._by_partition, rank, strict=True):
+        for rank, batches in enumerate(zip_longest(*self._by_partition.values())):
+            for tp, batch in zip(self._by_partition, batches, strict=True):
                 if batch is not None:
                     future = await self._producer.send_batch(
                         batch, tp.topic, partition=tp.partition
                     )
-                    sent.append((tp, future))
-        ranks: dict[TopicPartition, int] = {}
-        numbered = []
-        for tp, future in sent:
-            numbered.append((tp, ranks.get(tp, 0), future))
-            ranks[tp] = ranks.get(tp, 0) + 1
-        return numbered
+                    sent.append((tp, rank, future))
+        return sent
 
     def offsets(self, bases: dict[tuple[TopicPartition, int], int]) -> list[tuple[int, int]]:
         """(partition, offset) of each record, from the offset of each batch."""
@@ -100,7 +97,7 @@ class KafkaTransaction:
             started = True
         finally:
             if not started:
-                await close_producer(producer, 0)
+                await close_producer(producer, _GIVE_UP_S)
         self._producer = producer
         self._fenced = False
 
@@ -122,18 +119,23 @@ class KafkaTransaction:
         batches = _Batches(producer)
         for record, place in zip(records, places, strict=True):
             batches.add(record, place)
-        consumed = {TopicPartition(topic, partition): OffsetAndMetadata(*_plain(position))}
+        consumed = OffsetAndMetadata(position.offset, position.metadata)
         ended = False
         committing = False
         try:
             async with within(self._options.delivery_timeout_s, f"transaction {self._id}"):
                 await producer.begin_transaction()
                 sent = await batches.send()
-                # The offsets travel while the batches do. A batch that failed must be seen before
-                # the commit: aiokafka would commit without it.
-                _, *acknowledged = await asyncio.gather(
-                    producer.send_offsets_to_transaction(consumed, group),
-                    *(future for _, _, future in sent),
+                # A batch that failed must be seen before the commit: aiokafka would commit without
+                # it. And the offsets wait for the batches: sent together, they now and then meet
+                # in the coordinator, and the batch is then tried again only after a backoff.
+                acknowledged = await asyncio.gather(*(future for _, _, future in sent))
+                bases = {
+                    (tp, rank): known_offset(metadata)
+                    for (tp, rank, _), metadata in zip(sent, acknowledged, strict=True)
+                }
+                await producer.send_offsets_to_transaction(
+                    {TopicPartition(topic, partition): consumed}, group
                 )
                 committing = True
                 await producer.commit_transaction()
@@ -144,10 +146,6 @@ class KafkaTransaction:
         finally:
             if not ended:
                 self._give_up(producer, abort=not committing and not self._fenced)
-        bases = {
-            (tp, rank): metadata.offset
-            for (tp, rank, _), metadata in zip(sent, acknowledged, strict=True)
-        }
         return batches.offsets(bases)
 
     async def stop(self) -> None:
@@ -172,8 +170,4 @@ class KafkaTransaction:
                     await producer.abort_transaction()
             except (AssertionError, *FAILURES):
                 pass  # aiokafka asserts that a transaction can still be aborted
-        await close_producer(producer, 0)
-
-
-def _plain(position: Committed) -> tuple[int, str]:
-    return position.offset, position.metadata
+        await close_producer(producer, _GIVE_UP_S)
