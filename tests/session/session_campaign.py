@@ -23,12 +23,12 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 import numpy as np  # noqa: E402
 from session_harness import PIECES, applied  # noqa: E402
 
+from toktier_stream.incremental.families import OnePieceEncoder, refusal  # noqa: E402
 from toktier_stream.session.store import Store  # noqa: E402
 from toktier_stream.tokenizer.admission import load_encoder  # noqa: E402
 from toktier_stream.tokenizer.artifact import Artifact  # noqa: E402
 from toktier_stream.tokenizer.face import Encoder  # noqa: E402
-from toktier_stream.tokenizer.reference import Reference  # noqa: E402
-from toktier_stream.tokenizer.registry import load_file  # noqa: E402
+from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder  # noqa: E402
 from toktier_stream.tokenizer.tables import Refusal  # noqa: E402
 from toktier_stream.wire import digest  # noqa: E402
 
@@ -76,7 +76,13 @@ def family(name: str, path: Path, texts_in: Path, seconds: float, seed: int) -> 
     artifact = Artifact.load(path)
     reference = Reference(artifact)
     fast = load_encoder(artifact, reference=reference)
-    encoder: Encoder = load_file(path).encoder if isinstance(fast, Refusal) else fast
+    encoder: Encoder
+    if not isinstance(fast, Refusal):
+        encoder = fast
+    elif not refusal(artifact):
+        encoder = OnePieceEncoder(artifact)
+    else:
+        encoder = ReferenceEncoder(reference)
     literals = [t.content for t in artifact.added_tokens]
     texts = transcripts(texts_in, literals)
     choose = random.Random(f"{name} {seed}")

@@ -1,7 +1,7 @@
 """What is stored of a session besides its pages: one small record, written with every change.
 
 Record (little-endian): a fixed part, then the path to the last page, the remembered revisions, the
-strings, and a CRC-32 of all of it. Its size does not depend on the session's.
+marks, the strings, and a CRC-32 of all of it. Its size grows with the logarithm of the session's.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.incremental.change import Settled
 from toktier_stream.session.tree import Spine
 
 _VERSION: Final = 1
 _QUARANTINED: Final = 1
 _CLOSED: Final = 2
 # version, flags, path steps, remembered revisions | revision, tokens, bytes, chars, digest,
-# touched, source offset | next number | lengths of fingerprint, tokenizer and session id
-_FIXED: Final = struct.Struct("<BBBBQQQQQqqIHHH")
+# touched, source offset | next number | lengths of fingerprint, tokenizer and session id | marks
+_FIXED: Final = struct.Struct("<BBBBQQQQQqqIHHHB")
 _STEP: Final = struct.Struct("<IIIII")
 _RECENT: Final = struct.Struct("<QQQ")
+_MARK: Final = struct.Struct("<QQ?Q")
 _CRC: Final = struct.Struct("<I")
 _TOUCHED_AT: Final = 4 + 5 * 8
 
@@ -29,7 +31,8 @@ _TOUCHED_AT: Final = 4 + 5 * 8
 @dataclass(frozen=True, slots=True)
 class Header:
     """A session's header. Units: tokens, bytes and characters of its text; milliseconds since the
-    epoch. ``recent`` holds (revision, content hash, digest) of the last applied events."""
+    epoch. ``recent`` holds (revision, content hash, digest) of the last applied events; ``marks``
+    are those of growing.py, for families without cuts."""
 
     session_id: bytes
     fingerprint: str = ""
@@ -46,6 +49,7 @@ class Header:
     source_offset: int = -1
     next_number: int = 0
     spine: tuple[Spine, ...] = ()
+    marks: tuple[Settled, ...] = ()
 
 
 def encode(header: Header) -> bytes:
@@ -70,9 +74,11 @@ def encode(header: Header) -> bytes:
                 len(fingerprint),
                 len(tokenizer),
                 len(header.session_id),
+                len(header.marks),
             ),
             *[_STEP.pack(s.number, s.crc, s.tokens, s.bytes, s.chars) for s in header.spine],
             *[_RECENT.pack(*entry) for entry in header.recent],
+            *[_MARK.pack(m.size, m.tokens, m.inside, m.since) for m in header.marks],
             fingerprint,
             tokenizer,
             header.session_id,
@@ -88,11 +94,12 @@ def decode(data: bytes, session_id: bytes) -> Header:
         raise ToktierError(Code.STORE_CORRUPT, "a session header fails its checksum")
     (
         version, flags, steps, remembered, revision, tokens, size, chars, digest, touched_ms,
-        source_offset, next_number, fingerprint_size, tokenizer_size, id_size,
+        source_offset, next_number, fingerprint_size, tokenizer_size, id_size, marks,
     ) = _FIXED.unpack_from(body)  # fmt: skip
     at = _FIXED.size
     recent_at = at + steps * _STEP.size
-    strings_at = recent_at + remembered * _RECENT.size
+    marks_at = recent_at + remembered * _RECENT.size
+    strings_at = marks_at + marks * _MARK.size
     tokenizer_at = strings_at + fingerprint_size
     id_at = tokenizer_at + tokenizer_size
     if version != _VERSION or len(body) != id_at + id_size or body[id_at:] != session_id:
@@ -109,10 +116,11 @@ def decode(data: bytes, session_id: bytes) -> Header:
         touched_ms=touched_ms,
         quarantined=bool(flags & _QUARANTINED),
         closed=bool(flags & _CLOSED),
-        recent=tuple(_RECENT.iter_unpack(body[recent_at:strings_at])),
+        recent=tuple(_RECENT.iter_unpack(body[recent_at:marks_at])),
         source_offset=source_offset,
         next_number=next_number,
         spine=tuple(Spine(*step) for step in _STEP.iter_unpack(body[at:recent_at])),
+        marks=tuple(Settled(*mark) for mark in _MARK.iter_unpack(body[marks_at:strings_at])),
     )
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.session import kernels, tree
+from toktier_stream.incremental.families import OnePieceEncoder
+from toktier_stream.session import growing, kernels, tree
 from toktier_stream.session.header import Header
 from toktier_stream.session.page import PAGE_BYTES, Page, Reader, Utf8, cost, cut
 from toktier_stream.session.splice import Splice, View, splice
@@ -46,7 +47,7 @@ class Session:
     """
 
     __slots__ = (
-        "_numbers", "_reader", "_root", "changed", "closed", "digest", "fingerprint",
+        "_marks", "_numbers", "_reader", "_root", "changed", "closed", "digest", "fingerprint",
         "quarantined", "recent", "revision", "session_id", "source_offset", "tokenizer",
         "touched_ms",
     )  # fmt: skip
@@ -63,6 +64,7 @@ class Session:
         self.recent = header.recent
         self.source_offset = header.source_offset
         self.changed = False
+        self._marks = header.marks
         self._reader = reader
         self._numbers = numbers or tree.Numbers(header.next_number)
         self._root: tree.Node | None = None
@@ -86,6 +88,7 @@ class Session:
         other.recent = self.recent
         other.source_offset = self.source_offset
         other.changed = False
+        other._marks = self._marks
         other._reader = self._reader
         other._numbers = self._numbers.fork()
         other._root = self._root
@@ -117,14 +120,19 @@ class Session:
         Raises ``ValueError`` if ``tokens`` do not cover the text.
         """
         evidence = Evidence(engine=encoder.engine)
+        marks: growing.Marks = ()
         if tokens is None:
-            tokens = encoder.encode(text) if text else Tokens(_NONE, _NONE)
+            if isinstance(encoder, OnePieceEncoder):
+                tokens, marks = growing.begin(encoder, text)
+            else:
+                tokens = encoder.encode(text) if text else Tokens(_NONE, _NONE)
             evidence = Evidence(engine=encoder.engine, chars_encoded=kernels.characters(text))
         contents = list(cut(tokens.ids, tokens.lengths, text, even=False))
         self._numbers = self._freed()
         pages = [Page.of(self._numbers.take(), *c) for c in contents]
         self._root = tree.replace(None, 0, 0, pages, self._numbers, self._reader)
         self.digest = kernels.extend(digest.EMPTY, tokens.ids)
+        self._marks = marks
         self.fingerprint = encoder.fingerprint
         if tokenizer:
             self.tokenizer = tokenizer
@@ -145,8 +153,12 @@ class Session:
             raise ToktierError(Code.OFFSET_IN_CHARACTER, f"[{start}, {end})")
         if encoder.fingerprint != self.fingerprint:
             raise ToktierError(Code.TOKENIZER_CHANGED, "the session was made by another engine")
-        found = splice(self, encoder, start, end, text)
+        if isinstance(encoder, OnePieceEncoder):
+            found, marks = growing.grow(self, encoder, self._marks, start, end, text)
+        else:
+            found, marks = splice(self, encoder, start, end, text), ()
         self._apply(found)
+        self._marks = marks
         self.changed = True
         return Change(found.keep, found.ids, found.tail, found.route, found.evidence)
 
@@ -254,6 +266,7 @@ class Session:
             self.source_offset,
             self._numbers.next,
             tree.spine(self._root, self._reader),
+            self._marks,
         )
 
     def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:
