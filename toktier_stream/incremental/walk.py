@@ -21,18 +21,17 @@ _DENSE = 512
 
 
 class Steps(NamedTuple):
-    """What the walk reads. ``kids[K, 4]``: interval low and high, node and length of each
-    non-root, by (parent, low); ``span[N+1, 2]``: the rows of a node's children in it;
+    """What the walk reads. ``low[K]``: where the interval of each non-root begins, by (parent,
+    low); ``kids[K, 5]``: where it ends, the node, its length, and the rows of its own children.
     ``pairs``: for (last symbol, symbol before it), the rows of the root's children that can
     match, either at ``[last * A + before]`` (int32[A*A, 2]) or hashed (int32[2^k, 4] with the
     two symbols first, -1 if free)."""
 
+    low: Ints
     kids: Ints
-    span: Ints
     pairs: Ints
     root: Ints
     symbol: Ints
-    length: Ints
 
 
 def index(forest: Forest) -> Steps:
@@ -41,11 +40,9 @@ def index(forest: Forest) -> Steps:
     parent = forest.right[inner]
     order = np.lexsort((forest.low[inner], parent))
     inner, parent = inner[order], parent[order]
-    kids = np.stack(
-        (forest.low[inner], forest.high[inner], inner, forest.length[inner]), axis=1
-    ).astype(np.int32)
     bounds = np.searchsorted(parent, np.arange(forest.nodes + 2)).astype(np.int32)
-    span = np.stack((bounds[:-1], bounds[1:]), axis=1)
+    low, columns = forest.low[inner], (forest.high[inner], inner, forest.length[inner])
+    kids = np.stack((*columns, bounds[inner], bounds[inner + 1]), axis=1).astype(np.int32)
 
     # A root's children by low lie together per last symbol of their left side.
     under_root = np.flatnonzero(forest.left[parent] == 0).astype(np.int32)
@@ -64,9 +61,9 @@ def index(forest: Forest) -> Steps:
         pairs = np.full((size, 4), -1, dtype=np.int32)
         rows = np.stack((keys // symbols, keys % symbols, begin, begin + count), axis=1)
         _fill(pairs, rows.astype(np.int32))
-    for array in (kids, span, pairs):
+    for array in (low, kids, pairs):
         array.setflags(write=False)
-    return Steps(kids, span, pairs, forest.root, forest.symbol, forest.length)
+    return Steps(low, kids, pairs, forest.root, forest.symbol)
 
 
 @kernel
@@ -88,7 +85,7 @@ def _fill(pairs: Ints, rows: Ints) -> None:
 @kernel
 def walk(symbols: Symbols, theta: Ints, j: int, t: Steps) -> None:
     """Extend theta from prefix ``j`` by ``symbols``; theta must be long enough."""
-    kids, span, pairs, root = t.kids, t.span, t.pairs, t.root
+    low, kids, pairs, root = t.low, t.kids, t.pairs, t.root
     dense = pairs.shape[1] == 2
     width = len(root)
     before = -1
@@ -115,15 +112,15 @@ def walk(symbols: Symbols, theta: Ints, j: int, t: Steps) -> None:
                 # The last child with low <= x; intervals of one node's children are disjoint.
                 while b - a > 1:
                     middle = (a + b) >> 1
-                    if kids[middle, 0] <= x:
+                    if low[middle] <= x:
                         a = middle
                     else:
                         b = middle
-                if x < kids[a, 0] or x >= kids[a, 1]:
+                if x < low[a] or x >= kids[a, 0]:
                     break
-                u = kids[a, 2]
-                x = theta[j + 1 - kids[a, 3]]
-                a, b = span[u, 0], span[u, 1]
+                u = kids[a, 1]
+                x = theta[j + 1 - kids[a, 2]]
+                a, b = kids[a, 3], kids[a, 4]
         j += 1
         theta[j] = u
         before = s
