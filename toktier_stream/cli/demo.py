@@ -55,11 +55,15 @@ def demo(
     with worker_extra():
         from toktier_stream.bench.generate import generate_session
         from toktier_stream.cli.demo_run import run
+        from toktier_stream.session.warm import warm
         from toktier_stream.tokenizer.registry import load_file
         from toktier_stream.tokenizer.shipped import shipped_path
     telemetry.setup_logging("warning", json=False)
     file = tokenizer or shipped_path()
-    entry = load_file(file)
+    console = Console(stderr=True)
+    entry = load_file(file, lambda step: console.print(f"{step} …", style="dim"))
+    with console.status("preparing (the first run compiles, later ones load)"):
+        warm(entry.encoder)
     if transcripts:
         found = list(sessions(find_transcripts(transcripts), _template(file)))
     else:
@@ -68,7 +72,6 @@ def demo(
             session_of(generate_session(seed + i, turns), f"generated-{i}", template)
             for i in range(generated)
         ]
-    console = Console(stderr=True)
     with Progress(console=console, disable=as_json or not console.is_terminal) as bar:
         task = bar.add_task("streaming", total=None)
         result = asyncio.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from toktier_stream.pipeline.partition import Partition, Shared, State
 from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
 from toktier_stream.session.machine import Limits, Machine
 from toktier_stream.session.store import Store
+from toktier_stream.session.warm import warm
 from toktier_stream.tokenizer.registry import Registry
 from toktier_stream.wire.messages import CheckRecord
 
@@ -98,11 +100,25 @@ class Worker:
         )
         self._verifier.start()
         try:
+            await asyncio.get_running_loop().run_in_executor(executor, self._prepare)
             await consumer.start()
             _LOG.info("worker_started", topic=s.topic_appends, group=s.group)
             await self._poll_until_stopped(consumer, shared)
         finally:
             await self._shut_down(consumer, executor)
+
+    def _prepare(self) -> None:
+        """Build and warm every encoder: the first events must not wait for that."""
+        for entry in self._registry.entries():
+            started = time.monotonic()
+            warm(entry.encoder)
+            _LOG.info(
+                "tokenizer_ready",
+                tokenizer=entry.name,
+                path=entry.admission.path,
+                reasons=entry.admission.reasons,
+                seconds=round(time.monotonic() - started, 3),
+            )
 
     async def _poll_until_stopped(self, consumer: GroupConsumer, shared: Shared) -> None:
         while not self._stopping.is_set():

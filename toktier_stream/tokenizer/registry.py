@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.tokenizer import seed
+from toktier_stream.tokenizer.admission import Progress, load_encoder
 from toktier_stream.tokenizer.artifact import HASH_PREFIX, Artifact
 from toktier_stream.tokenizer.face import Encoder
 from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
+from toktier_stream.tokenizer.tables import Refusal
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class Admission:
 class Entry:
     """One registered tokenizer. The reference and the encoder are built on first use."""
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, progress: Progress | None = None) -> None:
         self.artifact = artifact
+        self._progress = progress
         self._lock = threading.Lock()
 
     @property
@@ -42,10 +44,10 @@ class Entry:
 
     @cached_property
     def _built(self) -> tuple[Encoder, Admission]:
-        reason = seed.refusal(self.reference)
-        if reason:
-            return ReferenceEncoder(self.reference), Admission("reference", (reason,))
-        return seed.SeedEncoder(self.reference), Admission("seed", ())
+        found = load_encoder(self.artifact, reference=self.reference, progress=self._progress)
+        if isinstance(found, Refusal):
+            return ReferenceEncoder(self.reference), Admission("reference", found.reasons)
+        return found, Admission("engine", ())
 
     @property
     def encoder(self) -> Encoder:
@@ -63,8 +65,11 @@ class Entry:
 class Registry:
     """Aliases and hashes to entries. Immutable after construction, safe for threads."""
 
-    def __init__(self, files: Mapping[str, Path], default: str = "") -> None:
-        """``files`` maps an alias to a tokenizer.json (or its folder).
+    def __init__(
+        self, files: Mapping[str, Path], default: str = "", progress: Progress | None = None
+    ) -> None:
+        """``files`` maps an alias to a tokenizer.json (or its folder). ``progress`` is told what
+        takes long, when an encoder is built.
 
         Raises ``TOKENIZER_LOAD`` for an unreadable file, ``UNKNOWN_TOKENIZER`` for a default
         that is not among them.
@@ -73,7 +78,7 @@ class Registry:
         self._aliases: dict[str, str] = {}
         for alias, path in files.items():
             artifact = Artifact.load(path)
-            self._entries.setdefault(artifact.name, Entry(artifact))
+            self._entries.setdefault(artifact.name, Entry(artifact, progress))
             self._aliases[alias] = artifact.name
         if default:
             self.resolve(default)
@@ -103,6 +108,6 @@ class Registry:
         return tuple(self._entries.values())
 
 
-def load_file(path: Path) -> Entry:
+def load_file(path: Path, progress: Progress | None = None) -> Entry:
     """A registry entry of one file, without a registry."""
-    return Entry(Artifact.load(path))
+    return Entry(Artifact.load(path), progress)
