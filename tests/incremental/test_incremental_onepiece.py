@@ -125,6 +125,28 @@ def test_settled_tokens_stay_and_a_resumed_session_goes_on(
             assert consumer.ids == reference.ids(text).tolist()
 
 
+@compiled
+@given(
+    st.sampled_from([True, False]), texts, texts, st.integers(0, 1000), st.integers(0, 1000), texts
+)
+def test_a_mark_holds_in_every_text_that_keeps_what_it_asks_for(
+    prepend: bool, start: str, end: str, where: int, cut: int, new: str
+) -> None:
+    """Asked for one inside the text, it survives every change behind that place."""
+    encoder, reference = PAIRS[prepend]
+    text = start * 3 + end
+    session = encoder.session(text.encode())
+    kept = len(text) * where // 1000
+    mark = session.settled(len(text[:kept].encode()))
+    assert mark.since <= len(text[:kept].encode())
+    before = session.tokens().ids[: mark.tokens].tolist()
+    for changed in (text[: kept + (len(text) - kept) * cut // 1000] + new, text[:kept] + new):
+        ids = reference.ids(changed).tolist()
+        assert ids[: mark.tokens] == before
+        again = OnePieceSession.resume(encoder, mark, changed.encode()[mark.size :])
+        assert before + again.tokens().ids.tolist() == ids
+
+
 def test_an_edit_far_from_the_end_keeps_the_tail() -> None:
     """Work behind the edit ends where old and new are in step, not at the end of the text."""
     encoder, reference = PAIRS[True]

@@ -120,6 +120,22 @@ def test_settled_tokens_stay_whatever_follows() -> None:
                 marks.append((mark, consumer.ids[: mark.tokens]))
 
 
+@compiled
+@given(dictionaries(min_letters=4), st.text("abcd", max_size=30), st.data())
+def test_a_mark_holds_in_every_piece_that_keeps_what_it_asks_for(
+    d: Dictionary, text: str, data: st.DataObject
+) -> None:
+    stream = PieceStream(d.tables)
+    stream.append(text.encode())
+    kept = data.draw(st.integers(0, len(text)))
+    mark = stream.settled(kept)
+    before = stream.tokens().ids[: mark.tokens].tolist()
+    changed = text[:kept].encode() + data.draw(st.text("abcd", max_size=12)).encode()
+    expected = _reference(d.rules, changed)
+    again = PieceStream.resume(d.tables, mark, changed[mark.size :])
+    assert before + again.tokens().ids.tolist() == expected
+
+
 def test_settled_follows_a_long_run() -> None:
     """Whole tokens of a run settle as they go by: less than two of the longest stay open."""
     d = make(b"abc", [(b"a", b"a"), (b"aa", b"aa"), (b"aaaa", b"aaaa")])

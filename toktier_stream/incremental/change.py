@@ -31,10 +31,11 @@ class Change:
 class Settled:
     """A boundary at byte ``size``, after ``tokens`` tokens, that no later append moves.
 
-    It is there in every text that begins with the same first ``since`` bytes. The tokens before it
-    are final, and those after it are the tokens of the text after it alone; so this mark and the
-    text from ``size`` on are a complete state (see the ``resume`` methods). ``inside``: the
-    boundary lies inside a segment of a one-piece family, so nothing is prepended there.
+    It is there in every text that begins with the same first ``since`` bytes as the one it was
+    found in. The tokens before it are the same in all of these, and those after it are the tokens
+    of the text after it alone; so this mark and the text from ``size`` on are a complete state
+    (see the ``resume`` methods). ``inside``: the boundary lies inside a segment of a one-piece
+    family, so nothing is prepended there.
     """
 
     size: int

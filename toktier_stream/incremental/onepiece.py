@@ -72,7 +72,7 @@ class OnePieceSession:
     @property
     def earliest(self) -> int:
         """The smallest start of an edit: 0, unless the session was resumed."""
-        return self._base.since + self._encoder.literal_reach if self._base.size else 0
+        return self._base.since
 
     def tokens(self) -> Tokens:
         """Ids and byte lengths, from the resumed boundary on."""
@@ -108,19 +108,29 @@ class OnePieceSession:
             return self._continue(first, first_bytes, left + text)
         return self._splice(first, first_bytes, left + text, end, len(text) - (end - start))
 
-    def settled(self) -> Settled:
-        """The last boundary that no append moves (see :meth:`State.settled`)."""
-        state = self._state
-        at = state.settled(self._decided)
+    def settled(self, before: int | None = None) -> Settled:
+        """The last boundary that stays in every text that goes on as this one does up to byte
+        ``before`` (None: to its end); see :meth:`State.settled`.
+
+        Raises ``OFFSET_RANGE`` for a byte outside the text or before ``earliest``.
+        """
+        here, here_bytes, since = self._decided, self._decided_bytes, len(self)
+        if before is not None:
+            if not self.earliest <= before <= since:
+                raise ToktierError(Code.OFFSET_RANGE, f"{before} of {since} bytes")
+            # Whether an added token starts at a place depends on literal_reach bytes from there.
+            size = before - self._base.size - self._encoder.literal_reach
+            here, here_bytes = min((here, here_bytes), self._locate(max(0, size)))
+            since = before
+        at = self._state.settled(here)
         if at == 0:
             return self._base
-        behind = len(self._expand(state.length, at))
-        size = self._decided_bytes - int(self._widths[at + 1 : self._decided + 1].sum())
+        size = here_bytes - int(self._widths[at + 1 : here + 1].sum())
         return Settled(
             size=self._base.size + size,
-            tokens=self.count - behind,
+            tokens=self.count - self._count_back(at)[1],
             inside=not self._opens_segment(at),
-            since=self._base.size + self._decided_bytes,
+            since=since,
         )
 
     def _continue(self, first: int, first_bytes: int, text: bytes) -> Change:

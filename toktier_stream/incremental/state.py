@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from toktier_stream.incremental.automaton import Automaton
@@ -28,10 +30,14 @@ class State:
     def __init__(self, tables: Tables, search: Search | None = None) -> None:
         self.tables = tables
         self.search = tables.search if search is None else search
-        self.counts = Counts()
         self._theta: Ints = np.zeros(_FIRST, dtype=np.int32)
         self._matched = 0  # the automaton's state at the end, where the search uses one
         self.length = 0
+
+    @cached_property
+    def counts(self) -> Counts:
+        """What the searches of this state did; the walk counts nothing."""
+        return Counts()
 
     @property
     def theta(self) -> Ints:

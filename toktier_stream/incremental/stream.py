@@ -86,15 +86,22 @@ class PieceStream:
             return Tokens(np.array([self._whole], np.uint32), np.array([len(self)], np.uint32))
         return self._expand(self._nodes(self._state.length, 0))
 
-    def settled(self) -> Settled:
-        """The last boundary that no further byte can move (see :meth:`State.settled`)."""
-        if len(self) <= self._longest_whole:
+    def settled(self, before: int | None = None) -> Settled:
+        """The last boundary that stays in every piece that begins with the first ``before`` bytes
+        of this one (None: with all of it); see :meth:`State.settled`.
+
+        Raises ``OFFSET_RANGE`` beyond the end, or before ``earliest``.
+        """
+        since = len(self) if before is None else before
+        if not self.earliest <= since <= len(self):
+            raise ToktierError(Code.OFFSET_RANGE, f"{since} is not {self.earliest} to {len(self)}")
+        if since <= self._longest_whole:
             return self._base  # the piece may be, or become, one whole token
-        at = self._state.settled(self._state.length)
+        at = self._state.settled(since - self._base.size)
         if at == 0:
             return self._base
         behind = len(self._state.boundaries(self._state.length, at)) - 1
-        return Settled(self._base.size + at, self.count - behind, True, len(self))
+        return Settled(self._base.size + at, self.count - behind, True, since)
 
     def _update(self, start: int, text: bytes) -> Change:
         state, before = self._state, self.count
