@@ -11,7 +11,10 @@ from session_harness import CL100K, QWEN, build, make_small
 from tokenizers import normalizers
 
 from toktier_stream.session.store import Store
+from toktier_stream.tokenizer.admission import load_encoder
 from toktier_stream.tokenizer.face import Encoder
+from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
+from toktier_stream.tokenizer.tables import Refusal
 
 # Kernels compile on first use: that is no sign of a slow test.
 settings.register_profile("compiled", deadline=None)
@@ -19,14 +22,27 @@ settings.load_profile("compiled")
 
 
 @pytest.fixture(scope="session")
-def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Encoder]:
-    """By name: digits one by one with NFC, digits in threes, and NFKC (which rewrites lengths)."""
+def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReferenceEncoder]:
+    """References by name: digits one by one with NFC, digits in threes as they are, and digits in
+    threes with NFKC (which rewrites lengths)."""
     folder = tmp_path_factory.mktemp("tokenizers")
-    return {
+    made = {
         "nfc": build(folder / "nfc.json", QWEN, normalizers.NFC()),
         "plain": build(folder / "plain.json", CL100K, None),
         "nfkc": build(folder / "nfkc.json", CL100K, normalizers.NFKC()),
     }
+    return {name: ReferenceEncoder(Reference(artifact)) for name, artifact in made.items()}
+
+
+@pytest.fixture(scope="session")
+def encoders(oracles: dict[str, ReferenceEncoder]) -> dict[str, Encoder]:
+    """The exact engine for the same tokenizers."""
+    found: dict[str, Encoder] = {}
+    for name, oracle in oracles.items():
+        made = load_encoder(oracle.reference.artifact, reference=oracle.reference)
+        assert not isinstance(made, Refusal)
+        found[name] = made
+    return found
 
 
 @pytest.fixture(scope="session")

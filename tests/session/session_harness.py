@@ -14,8 +14,8 @@ from tokenizers.trainers import BpeTrainer
 from toktier_stream.session import page, record, splice, tree
 from toktier_stream.session.record import Change, Session
 from toktier_stream.session.store import Store
+from toktier_stream.tokenizer.artifact import Artifact
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
-from toktier_stream.tokenizer.registry import load_file
 from toktier_stream.wire import digest
 
 QWEN = (
@@ -56,7 +56,7 @@ texts = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 long_texts = st.lists(st.sampled_from(PIECES), min_size=20, max_size=60).map("".join)
 
 
-def build(path: Path, pattern: str, normalizer: normalizers.Normalizer | None) -> Encoder:
+def build(path: Path, pattern: str, normalizer: normalizers.Normalizer | None) -> Artifact:
     """Train a byte-level BPE of a few hundred tokens, write its tokenizer.json, load it."""
     tokenizer = Tokenizer(models.BPE())
     if normalizer is not None:
@@ -74,7 +74,7 @@ def build(path: Path, pattern: str, normalizer: normalizers.Normalizer | None) -
     tokenizer.train_from_iterator(_CORPUS, trainer)
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in LITERALS])
     tokenizer.save(str(path))
-    return load_file(path).encoder
+    return Artifact.load(path)
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
