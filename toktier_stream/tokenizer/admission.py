@@ -7,16 +7,18 @@ reference on a text made to find differences. Both outcomes are kept on disk und
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from toktier_stream.tokenizer import added, cache, matcher, merges, normalization, tables
+from toktier_stream.tokenizer import added, cache, matcher, merges, normalization
 from toktier_stream.tokenizer.added import AddedTables
 from toktier_stream.tokenizer.artifact import AddedToken, Artifact
 from toktier_stream.tokenizer.encoder import ENGINE, Compiled, FastEncoder
@@ -30,9 +32,23 @@ Progress = Callable[[str], None]
 SELF_TEST_TEXTS: Final = 200
 
 
+@lru_cache(maxsize=1)
+def sources_hash() -> str:
+    """A hash over this room's sources: tables of other code are never read."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
 def table_folder() -> Path:
     """Where compiled tables are kept: ``tables`` in the cache root (``TOKTIER_CACHE``)."""
     return cache_root() / "tables"
+
+
+def table_key(artifact: Artifact) -> str:
+    """What compiled tables are kept under: everything that they depend on."""
+    return f"{fingerprint(artifact, ENGINE)} {sources_hash()}"
 
 
 def load_encoder(
@@ -49,8 +65,7 @@ def load_encoder(
     the file twice. ``progress`` is told what takes long. Raises ``TOKENIZER_LOAD``.
     """
     folder = table_folder() if cache_dir is None else cache_dir
-    name = fingerprint(artifact, ENGINE)
-    key = f"{name} {ENGINE} {tables.FORMAT}"
+    name, key = fingerprint(artifact, ENGINE), table_key(artifact)
     stored = cache.load(folder, key)
     if stored is not None:
         loaded = _from_arrays(name, stored)
@@ -89,7 +104,7 @@ def compile_encoder(
     if sys.byteorder != "little":
         return Refusal(("the kernels need a little-endian machine",))
     form = normalization.form_of(spec.get("normalizer"))
-    tokens = _added_tokens(reference)
+    tokens = reference.added_tokens
     refused = [r for r in (form, added.refusal(tokens)) if isinstance(r, Refusal)]
     progress("reading the merges")
     model = merges.read_model(spec)
@@ -110,7 +125,7 @@ def compile_encoder(
     compiled = Compiled(
         matcher=machine,
         merges=merges.compile_merges(model),
-        added=_added_tables(tokens, normalizer),
+        added=added_tables(tokens, normalizer),
         normalizer=normalizer,
     )
     try:
@@ -130,24 +145,8 @@ def _pipeline_refusals(machine: MatcherTables) -> list[Refusal]:
     return refused
 
 
-def _added_tokens(reference: Reference) -> list[AddedToken]:
-    """The added tokens as the reference holds them: it may number them other than the file."""
-    held = reference.tokenizer.get_added_tokens_decoder()
-    return [
-        AddedToken(
-            id=token_id,
-            content=token.content,
-            special=token.special,
-            normalized=token.normalized,
-            lstrip=token.lstrip,
-            rstrip=token.rstrip,
-            single_word=token.single_word,
-        )
-        for token_id, token in held.items()
-    ]
-
-
-def _added_tables(tokens: list[AddedToken], normalizer: Normalizer | None) -> AddedTables:
+def added_tables(tokens: Sequence[AddedToken], normalizer: Normalizer | None) -> AddedTables:
+    """The searches for these tokens. Literals matched after normalization are normalized too."""
     raw = {t.content.encode(): t.id for t in tokens if not t.normalized}
     normalized = {
         (normalizer.normalize(t.content) if normalizer else t.content).encode(): t.id
@@ -159,7 +158,7 @@ def _added_tables(tokens: list[AddedToken], normalizer: Normalizer | None) -> Ad
 
 
 def _self_tested(
-    encoder: FastEncoder, reference: Reference, tokens: list[AddedToken]
+    encoder: FastEncoder, reference: Reference, tokens: Sequence[AddedToken]
 ) -> FastEncoder | Refusal:
     """The encoder, if it agrees with the reference on random texts over what matters to it."""
     chooser = random.Random(artifact_seed(reference.artifact))

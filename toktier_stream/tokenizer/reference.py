@@ -17,7 +17,7 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.tokenizer.artifact import Artifact, byte_level_alphabet
+from toktier_stream.tokenizer.artifact import AddedToken, Artifact, byte_level_alphabet
 from toktier_stream.tokenizer.face import Ids, Tokens
 
 REFERENCE_VERSION = f"tokenizers-{tokenizers.__version__}"
@@ -92,7 +92,7 @@ class Reference:
     @cached_property
     def _token_bytes(self) -> dict[int, bytes]:
         """The bytes of each model token, where the vocabulary is byte-level or byte-fallback."""
-        added = {t.id for t in self.artifact.added_tokens}
+        added = {t.id for t in self.added_tokens}
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
         if self.byte_level:
             alphabet = byte_level_alphabet()
@@ -106,6 +106,22 @@ class Reference:
             for token, i in vocabulary.items()
             if len(token) == 6 and token.startswith("<0x") and token.endswith(">")
         }
+
+    @cached_property
+    def added_tokens(self) -> tuple[AddedToken, ...]:
+        """The added tokens as the engine holds them: it may number them other than the file."""
+        return tuple(
+            AddedToken(
+                id=token_id,
+                content=token.content,
+                special=token.special,
+                normalized=token.normalized,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                single_word=token.single_word,
+            )
+            for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
+        )
 
     @cached_property
     def byte_level(self) -> bool:
@@ -132,7 +148,7 @@ class Reference:
         table = np.zeros(self._size, dtype=np.uint32)
         for i, token in self._token_bytes.items():
             table[i] = len(token)
-        for t in self.artifact.added_tokens:
+        for t in self.added_tokens:
             table[t.id] = len(t.content.encode())
         return table
 
