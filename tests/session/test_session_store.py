@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -61,7 +62,6 @@ def test_what_is_committed_is_read_again(tmp_path: Path) -> None:
         session.reset(ENCODER, TEXT, tokenizer="sha256:abc")
         session.mark(
             revision=7, recent=((6, 1 << 63, 5), (7, 3, session.digest)), touched_ms=1234,
-            source_offset=99,
         )  # fmt: skip
         store.commit(batch, changelog_offset=12, source_offset=34)
         for _ in range(2):
@@ -69,7 +69,7 @@ def test_what_is_committed_is_read_again(tmp_path: Path) -> None:
             assert again is not None
             check_session(again, ENCODER, TEXT)
             assert again.header() == session.header()
-            assert (again.revision, again.tokenizer, again.source_offset) == (7, "sha256:abc", 99)
+            assert (again.revision, again.tokenizer, again.touched_ms) == (7, "sha256:abc", 1234)
             store._hot.clear()
             store._hot_size = 0
     with Store.open(tmp_path / "s", map_bytes=16 << 20) as store:
@@ -322,6 +322,31 @@ def test_a_map_that_is_full_changes_nothing(
         assert again is not None
         check_session(again, ENCODER, TEXT)
         put(store, b"two")
+        assert store.check().damaged == ()
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
+    """The file cannot grow: STORE_FULL, and the same batch goes through once it can."""
+    with Store.open(tmp_path / "s", map_bytes=64 << 20) as store:
+        put(store, b"one")
+        before = dump(store)
+        batch = store.begin()
+        batch.create(b"two").reset(ENCODER, TEXT * 60)
+        batch.changes()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        size = (tmp_path / "s" / "data.mdb").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            with raises(Code.STORE_FULL):
+                store.commit(batch, changelog_offset=5)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert dump(store) == before
+        assert store.changelog_offset == 1
+        store.commit(batch, changelog_offset=5)
+        again = read(store, b"two")
+        assert again is not None
+        check_session(again, ENCODER, TEXT * 60)
         assert store.check().damaged == ()
 
 

@@ -19,8 +19,8 @@ _VERSION: Final = 1
 _QUARANTINED: Final = 1
 _CLOSED: Final = 2
 # version, flags, path steps, remembered revisions | revision, tokens, bytes, chars, digest,
-# touched, source offset | next number | lengths of fingerprint, tokenizer and session id | marks
-_FIXED: Final = struct.Struct("<BBBBQQQQQqqIHHHB")
+# touched | next number | lengths of fingerprint, tokenizer and session id | marks
+_FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHB")
 _STEP: Final = struct.Struct("<IIIII")
 _RECENT: Final = struct.Struct("<QQQ")
 _MARK: Final = struct.Struct("<QQ?Q")
@@ -46,7 +46,6 @@ class Header:
     quarantined: bool = False
     closed: bool = False
     recent: tuple[tuple[int, int, int], ...] = ()
-    source_offset: int = -1
     next_number: int = 0
     spine: tuple[Spine, ...] = ()
     marks: tuple[Settled, ...] = ()
@@ -69,7 +68,6 @@ def encode(header: Header) -> bytes:
                 header.chars,
                 header.digest,
                 header.touched_ms,
-                header.source_offset,
                 header.next_number,
                 len(fingerprint),
                 len(tokenizer),
@@ -94,7 +92,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
         raise ToktierError(Code.STORE_CORRUPT, "a session header fails its checksum")
     (
         version, flags, steps, remembered, revision, tokens, size, chars, digest, touched_ms,
-        source_offset, next_number, fingerprint_size, tokenizer_size, id_size, marks,
+        next_number, fingerprint_size, tokenizer_size, id_size, marks,
     ) = _FIXED.unpack_from(body)  # fmt: skip
     at = _FIXED.size
     recent_at = at + steps * _STEP.size
@@ -117,7 +115,6 @@ def decode(data: bytes, session_id: bytes) -> Header:
         quarantined=bool(flags & _QUARANTINED),
         closed=bool(flags & _CLOSED),
         recent=tuple(_RECENT.iter_unpack(body[recent_at:marks_at])),
-        source_offset=source_offset,
         next_number=next_number,
         spine=tuple(Spine(*step) for step in _STEP.iter_unpack(body[at:recent_at])),
         marks=tuple(Settled(*mark) for mark in _MARK.iter_unpack(body[marks_at:strings_at])),
@@ -125,8 +122,9 @@ def decode(data: bytes, session_id: bytes) -> Header:
 
 
 def touched_ms(data: bytes) -> int:
-    """When the session of this record was last touched, without decoding the rest."""
+    """When the session of this record was last touched, without decoding the rest; long ago if it
+    is no header."""
     if len(data) < _FIXED.size:
-        raise ToktierError(Code.STORE_CORRUPT, "a session header is cut short")
+        return 0
     value: int = struct.unpack_from("<q", data, _TOUCHED_AT)[0]
     return value

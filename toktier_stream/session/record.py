@@ -48,7 +48,7 @@ class Session:
 
     __slots__ = (
         "_marks", "_numbers", "_reader", "_root", "changed", "closed", "digest", "fingerprint",
-        "quarantined", "recent", "revision", "session_id", "source_offset", "tokenizer",
+        "quarantined", "recent", "revision", "session_id", "tokenizer",
         "touched_ms",
     )  # fmt: skip
 
@@ -62,7 +62,6 @@ class Session:
         self.quarantined = header.quarantined
         self.closed = header.closed
         self.recent = header.recent
-        self.source_offset = header.source_offset
         self.changed = False
         self._marks = header.marks
         self._reader = reader
@@ -86,7 +85,6 @@ class Session:
         other.quarantined = self.quarantined
         other.closed = self.closed
         other.recent = self.recent
-        other.source_offset = self.source_offset
         other.changed = False
         other._marks = self._marks
         other._reader = self._reader
@@ -170,7 +168,6 @@ class Session:
         touched_ms: int | None = None,
         quarantined: bool | None = None,
         closed: bool | None = None,
-        source_offset: int | None = None,
         tokenizer: str | None = None,
     ) -> None:
         """Change the header only."""
@@ -184,8 +181,6 @@ class Session:
             self.quarantined = quarantined
         if closed is not None:
             self.closed = closed
-        if source_offset is not None:
-            self.source_offset = source_offset
         if tokenizer is not None:
             self.tokenizer = tokenizer
         self.changed = True
@@ -263,7 +258,6 @@ class Session:
             self.quarantined,
             self.closed,
             self.recent,
-            self.source_offset,
             self._numbers.next,
             tree.spine(self._root, self._reader),
             self._marks,

@@ -21,8 +21,10 @@ so that a crash of the machine undoes at most the last ones (``metasync`` off, `
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -57,6 +59,7 @@ HOT_PAGES: Final = 2
 
 _RESERVE: Final = 1 << 20
 _NUMBER_BYTES: Final = 4
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,8 +425,12 @@ def _environment(folder: Path, map_bytes: int) -> lmdb.Environment:
 
 @contextmanager
 def _full(path: Path) -> Iterator[None]:
-    """LMDB's two ways to say that there is no room, as ours."""
+    """LMDB's ways to say that there is no room, as ours. (A write that the disk takes only in part
+    is an input/output error to LMDB.)"""
     try:
         yield
-    except (lmdb.MapFullError, lmdb.DiskError) as error:
-        raise ToktierError(Code.STORE_FULL, f"{path}: {error}") from error
+    except lmdb.Error as error:
+        if not isinstance(error, lmdb.MapFullError | lmdb.DiskError) and error.code not in _NO_ROOM:
+            raise
+        free = shutil.disk_usage(path).free
+        raise ToktierError(Code.STORE_FULL, f"{path}: {error}; {free} bytes free") from error
