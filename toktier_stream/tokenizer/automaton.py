@@ -25,8 +25,8 @@ from toktier_stream.tokenizer.pattern import (
 
 DEAD: Final = -1
 """The next state from which no acceptance can be reached."""
-MAX_STATES: Final = 2000
-MAX_PLACES: Final = 4000
+MAX_STATES: Final = 500
+MAX_PLACES: Final = 2000
 
 Masks = Mapping[CharSet, int]
 """Bit mask of symbols for each character set."""

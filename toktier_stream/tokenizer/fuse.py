@@ -20,7 +20,7 @@ from toktier_stream.tokenizer.pattern import Unsupported
 from toktier_stream.tokenizer.scanner import Kind, Marks, Scanner
 from toktier_stream.tokenizer.tables import MAX_BACK, MAX_REGISTERS, Op
 
-MAX_STATES: Final = 8000
+MAX_STATES: Final = 2000
 _OLDEST: Final = MAX_BACK - 1
 """A mark set this many characters before the last one read is still named by its age."""
 

@@ -7,7 +7,9 @@ follow which, and before which next symbols a match may end. Everything it says 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from toktier_stream.tokenizer.automaton import Masks, ahead_mask
 from toktier_stream.tokenizer.pattern import Ahead, Alternate, CharSet, Concat, Node, Repeat
@@ -57,12 +59,31 @@ class Positions:
         )
 
     def surely_matches(self, symbol: int) -> bool:
-        """Whether a match that begins at ``symbol`` may end behind it before whatever follows."""
-        endings = 0
-        for p, mask in self._first.items():
-            if mask >> symbol & 1:
-                endings |= self._last.get(p, 0)
-        return endings == self._everything
+        """Whether a match that begins at ``symbol`` exists before whatever follows."""
+        begun = [p for p, mask in self._first.items() if mask >> symbol & 1]
+        return self._goes_on(begun, self._sure)
+
+    def _goes_on(self, positions: Iterable[int], sure: set[int]) -> bool:
+        """Whether from some of ``positions``, any next symbol allows the match to end, or leads to
+        a position in ``sure``."""
+        allowed = 0
+        for p in positions:
+            allowed |= self._last.get(p, 0)
+            for q, mask in self._follow[p].items():
+                if q in sure:
+                    allowed |= mask
+        return allowed == self._everything
+
+    @cached_property
+    def _sure(self) -> set[int]:
+        """The positions behind which every text lets the match end sooner or later. The end of
+        text never leads on, so there each of them ends."""
+        sure = set(range(len(self._follow)))
+        while True:
+            still = {p for p in sure if self._goes_on([p], sure)}
+            if still == sure:
+                return sure
+            sure = still
 
     def in_match(self, symbol: int) -> bool:
         """Whether a match can hold ``symbol`` at all."""

@@ -23,7 +23,7 @@ from toktier_stream.tokenizer.stages import Behavior, Pipeline, View
 from toktier_stream.tokenizer.tables import CODE_POINTS, MatcherTables, Op, Refusal, pieces
 
 SELF_TEST_SEED: Final = 20_240
-SELF_TEST_TEXTS: Final = 1500
+SELF_TEST_TEXTS: Final = 800
 
 
 def compile_pre_tokenizer(
@@ -228,15 +228,16 @@ def sample_members(tables: MatcherTables, each: int = 8) -> list[str]:
 
 
 def _self_test(tables: MatcherTables, reference: ReferencePieces) -> None:
-    """Hold the tables to the reference on every pair of classes and on random texts.
+    """Hold the tables to the reference on pairs of classes and on random texts.
 
     Raises Unsupported on any difference: a misread pattern must not pass for an exact one.
     """
     samples = sample_members(tables)
     chooser = random.Random(SELF_TEST_SEED)
     pick = chooser.choice
-    texts = [pick(x) + pick(y) for x in samples for y in samples]
-    texts += [pick(x) * chooser.randint(1, 5) + pick(y) for x in samples for y in samples]
+    pairs = [(x, y) for x in samples for y in samples]
+    pairs = chooser.sample(pairs, min(len(pairs), SELF_TEST_TEXTS))
+    texts = [pick(x) * chooser.choice((1, 1, 2, 4)) + pick(y) for x, y in pairs]
     for _ in range(SELF_TEST_TEXTS):
         few = chooser.sample(samples, min(len(samples), chooser.randint(1, 6)))
         texts.append("".join(pick(pick(few)) for _ in range(chooser.randint(1, 32))))

@@ -18,7 +18,7 @@ from toktier_stream.tokenizer.automaton import DEAD, Automaton
 from toktier_stream.tokenizer.pattern import Unsupported
 from toktier_stream.tokenizer.stages import Behavior
 
-MAX_CONFIGURATIONS: Final = 20_000
+MAX_CONFIGURATIONS: Final = 2_000
 
 
 class Kind(IntEnum):

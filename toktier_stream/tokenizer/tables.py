@@ -199,6 +199,8 @@ def mark_pieces(tables: MatcherTables, text: str) -> list[Mark]:
             offset += len(character.encode())
         program = int(tables.action[state, symbol])
         state = int(tables.next_state[state, symbol])
+        if program == NOTHING:
+            continue
         first, last = tables.program_start[program], tables.program_start[program + 1]
         for op, register, back, byte in tables.program[first:last].tolist():
             if op == Op.START:
