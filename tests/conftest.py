@@ -24,6 +24,12 @@ FAMILIES = (
 _left_out: dict[str, str] = {}
 
 
+@pytest.fixture(scope="session")
+def kafka_script() -> ModuleType:
+    """``ops/kafka.py`` as a module."""
+    return _load_kafka_script()
+
+
 def _load_kafka_script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("ops_kafka", REPOSITORY / "ops" / "kafka.py")
     if spec is None or spec.loader is None:
@@ -56,15 +62,24 @@ def _missing_families() -> str:
 
 
 def _missing_kafka() -> str:
-    if os.environ.get("TOKTIER_TEST_KAFKA"):
-        return ""
+    """One that is there already is enough."""
+    return "" if os.environ.get("TOKTIER_TEST_KAFKA") else _missing_own_kafka()
+
+
+def _missing_own_kafka() -> str:
+    """Some tests kill, pause and restart a broker: they start their own."""
     absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    return f"no TOKTIER_TEST_KAFKA and no {' or '.join(absent)}" if absent else ""
+    return f"Apache Kafka cannot be started: no {' and no '.join(absent)}" if absent else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what cannot run here, and remember why."""
-    for marker, reason in (("kafka", _missing_kafka), ("families", _missing_families)):
+    needs = {
+        "kafka": _missing_kafka,
+        "kafka_own": _missing_own_kafka,
+        "families": _missing_families,
+    }
+    for marker, reason in needs.items():
         marked = [i for i in items if i.get_closest_marker(marker)]
         if not marked:
             continue

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.util
-import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,22 +36,10 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     assert not forgotten
 
 
-def _kafka_script() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "ops" / "kafka.py"
-    spec = importlib.util.spec_from_file_location("ops_kafka", path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ops_kafka"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
-def own_kafka() -> Iterator[Any]:
+def own_kafka(kafka_script: ModuleType) -> Iterator[Any]:
     """A handle on a broker that one test file may kill, pause and restart; it has SASL, too."""
-    script = _kafka_script()
-    handle = script.start(sasl=True)
-    handle.account = script.USER, script.PASSWORD
+    handle = kafka_script.start(sasl=True)
+    handle.account = kafka_script.USER, kafka_script.PASSWORD
     yield handle
     handle.stop()

@@ -22,7 +22,7 @@ from toktier_stream.broker.kafka import KafkaBroker, KafkaOptions
 from toktier_stream.broker.port import OutRecord
 from toktier_stream.errors import Code, ToktierError
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.kafka_own
 
 
 @pytest_asyncio.fixture

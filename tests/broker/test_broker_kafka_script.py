@@ -56,7 +56,7 @@ def test_nothing_to_stop_is_an_error() -> None:
         assert "not running" in told.stderr
 
 
-@pytest.mark.kafka
+@pytest.mark.kafka_own
 def test_start_status_and_stop() -> None:
     """A broker started in the background answers until it is stopped, and leaves nothing."""
     name = unique("script")
@@ -75,7 +75,7 @@ def test_start_status_and_stop() -> None:
     assert script("status", "--name", name).returncode == 1
 
 
-@pytest.mark.kafka
+@pytest.mark.kafka_own
 def test_a_broker_ends_with_its_owner() -> None:
     """When the owner is killed, the broker and its data go with it."""
     owner = subprocess.Popen(
