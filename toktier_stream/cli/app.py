@@ -12,7 +12,17 @@ from typing import Annotated
 import typer
 
 from toktier_stream import __version__
-from toktier_stream.cli import configure, demo, inspect, replay, tail, tokenizers, worker
+from toktier_stream.cli import (
+    configure,
+    demo,
+    encode,
+    inspect,
+    replay,
+    session,
+    tail,
+    tokenizers,
+    worker,
+)
 from toktier_stream.errors import ToktierError
 
 app = typer.Typer(
@@ -26,6 +36,8 @@ app.command("demo")(demo.demo)
 app.command("worker")(worker.worker)
 app.command("replay")(replay.replay)
 app.command("tail")(tail.tail)
+app.command("encode")(encode.encode)
+app.command("session")(session.session)
 app.command("inspect")(inspect.inspect)
 app.add_typer(tokenizers.app, name="tokenizers")
 app.command("check-config")(configure.check_config)
