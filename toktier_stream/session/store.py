@@ -21,14 +21,12 @@ so that a crash of the machine undoes at most the last ones (``metasync`` off, `
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import shutil
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +44,7 @@ from toktier_stream.session.batch import (
     Sealed,
     session_key,
 )
+from toktier_stream.session.environment import open_environment, ours, told
 from toktier_stream.session.expiry import Expiry
 from toktier_stream.session.header import Header
 from toktier_stream.session.record import Session
@@ -53,13 +52,10 @@ from toktier_stream.session.tree import Numbers
 
 __all__ = ["Batch", "CheckReport", "Stat", "Store"]
 
-FORMAT: Final = b"toktier-stream store 1"
 HOT_PAGES: Final = 2
 """Pages at the end of a live session that stay decoded in memory."""
 
-_RESERVE: Final = 1 << 20
 _NUMBER_BYTES: Final = 4
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +85,21 @@ class CheckReport:
 class _SessionReader:
     """Reads one session's records from LMDB and holds them to their checksums."""
 
-    __slots__ = ("_db", "_env", "_key")
+    __slots__ = ("_db", "_env", "_key", "_path")
 
-    def __init__(self, env: lmdb.Environment, db: Any, key: bytes) -> None:
+    def __init__(self, path: Path, env: lmdb.Environment, db: Any, key: bytes) -> None:
+        self._path = path
         self._env = env
         self._db = db
         self._key = key
 
     def read(self, number: int, crc: int) -> bytes:
         """See :class:`toktier_stream.session.page.Reader`."""
-        with self._env.begin() as txn:
-            data = txn.get(self._key + number.to_bytes(_NUMBER_BYTES, "big"), db=self._db)
+        try:
+            with self._env.begin() as txn:
+                data = txn.get(self._key + number.to_bytes(_NUMBER_BYTES, "big"), db=self._db)
+        except lmdb.Error as error:
+            raise ours(self._path, error) from error
         if data is None:
             raise ToktierError(Code.STORE_CORRUPT, f"record {number} is missing")
         if zlib.crc32(data) != crc:
@@ -165,27 +165,34 @@ class Store:
         except BlockingIOError as error:
             os.close(lock)
             raise ToktierError(Code.STORE_BUSY, str(folder)) from error
-        try:
-            env = _environment(folder, map_bytes)
-        except BaseException:
-            os.close(lock)
-            raise
-        return cls(
-            folder, env, lock, map_bytes=map_bytes, hot_bytes=hot_bytes, ttl_ms=ttl_ms,
-            quota_bytes=quota_bytes,
-        )  # fmt: skip
+        with ExitStack() as undo:
+            undo.callback(os.close, lock)
+            env = open_environment(folder, map_bytes)
+            undo.callback(env.close)
+            with told(folder):
+                store = cls(
+                    folder, env, lock, map_bytes=map_bytes, hot_bytes=hot_bytes, ttl_ms=ttl_ms,
+                    quota_bytes=quota_bytes,
+                )  # fmt: skip
+            undo.pop_all()
+        return store
 
     def close(self) -> None:
-        """Write everything to disk and let go of the folder."""
+        """Write everything to disk and let go of the folder, also if writing fails.
+
+        Raises ``STORE_FULL`` or ``STORE_FORMAT`` in that case.
+        """
         if self._batch is not None:
             self._batch.discard()
         self._hot.clear()
         self._hot_size = 0
         if self._lock >= 0:
-            self._env.sync(True)
-            self._env.close()
-            os.close(self._lock)
-            self._lock = -1
+            with ExitStack() as closing:
+                closing.callback(os.close, self._lock)
+                closing.callback(self._env.close)
+                self._lock = -1
+                with told(self.path):
+                    self._env.sync(True)
 
     def __enter__(self) -> Store:
         return self
@@ -231,7 +238,7 @@ class Store:
 
     def _write(self, changes: Changes, changelog_offset: int, source_offset: int) -> None:
         sessions, pages, meta = self._sessions, self._pages, self._meta
-        with _full(self.path), self._env.begin(write=True) as txn:
+        with told(self.path), self._env.begin(write=True) as txn:
             for key, value in changes:
                 kind, name = key[:1], key[1:]
                 if kind == PAGE:
@@ -303,7 +310,7 @@ class Store:
         return session
 
     def _stored(self, session_id: bytes) -> Session | None:
-        with self._env.begin() as txn:
+        with told(self.path), self._env.begin() as txn:
             data = txn.get(session_id, db=self._sessions)
         if data is None:
             return None
@@ -317,13 +324,13 @@ class Store:
 
     def exists(self, session_id: bytes) -> bool:
         """Whether a header is stored, sound or not."""
-        with self._env.begin() as txn:
+        with told(self.path), self._env.begin() as txn:
             return txn.get(session_id, db=self._sessions) is not None
 
     def numbers(self, session_id: bytes) -> list[int]:
         """The numbers of all records stored for a session, ascending."""
         key = session_key(session_id)
-        with self._env.begin() as txn:
+        with told(self.path), self._env.begin() as txn:
             return [number for number, _ in self._records(txn, key)]
 
     def _records(self, txn: Any, key: bytes) -> Iterator[tuple[int, bytes]]:
@@ -335,13 +342,14 @@ class Store:
                 yield int.from_bytes(name[KEY_BYTES:], "big"), name
 
     def _reader(self, session_id: bytes) -> _SessionReader:
-        return _SessionReader(self._env, self._pages, session_key(session_id))
+        return _SessionReader(self.path, self._env, self._pages, session_key(session_id))
 
     # Lifetime
 
     def expired(self, now_ms: int, limit: int) -> list[bytes]:
         """At most ``limit`` sessions that nobody touched for ``ttl_ms``, oldest first."""
-        return self._expiry.older_than(now_ms - self._ttl_ms, limit)
+        with told(self.path):
+            return self._expiry.older_than(now_ms - self._ttl_ms, limit)
 
     def over_quota(self) -> int:
         """By how many bytes the store exceeds its quota; 0 if it does not."""
@@ -349,13 +357,14 @@ class Store:
 
     def evict_candidates(self, n: int) -> list[bytes]:
         """The ``n`` sessions that were touched least recently, oldest first."""
-        return self._expiry.oldest(n)
+        with told(self.path):
+            return self._expiry.oldest(n)
 
     # Looking in
 
     def used_bytes(self) -> int:
         """Bytes of the database pages that live records take."""
-        with self._env.begin() as txn:
+        with told(self.path), self._env.begin() as txn:
             total = 0
             for db in (self._sessions, self._pages, self._meta, self._expiry.db):
                 s = txn.stat(db)
@@ -364,7 +373,7 @@ class Store:
 
     def stat(self) -> Stat:
         """Sizes and hit counts, now."""
-        with self._env.begin() as txn:
+        with told(self.path), self._env.begin() as txn:
             sessions = txn.stat(self._sessions)["entries"]
             records = txn.stat(self._pages)["entries"]
         return Stat(
@@ -374,7 +383,7 @@ class Store:
 
     def session_ids(self) -> Iterator[bytes]:
         """The ids of all sessions, in order. Not to be interleaved with commits."""
-        with self._env.begin() as txn:
+        with told(self.path), self._env.begin() as txn:
             yield from txn.cursor(self._sessions).iternext(values=False)
 
     def check(self) -> CheckReport:
@@ -391,46 +400,7 @@ class Store:
                 if error.code is not Code.STORE_CORRUPT:
                     raise
                 damaged.append(session_id)
-        with self._env.begin() as txn:
+        with told(self.path), self._env.begin() as txn:
             records = txn.stat(self._pages)["entries"]
         orphans = 0 if damaged else records - reachable
         return CheckReport(sessions, records, tuple(damaged), orphans)
-
-
-def _environment(folder: Path, map_bytes: int) -> lmdb.Environment:
-    page = 4096
-    size = (map_bytes + max(_RESERVE, map_bytes // 16)) // page * page
-    try:
-        with _full(folder):
-            env = lmdb.open(
-                str(folder), map_size=size, mode=0o700, max_dbs=4, max_spare_txns=2,
-                metasync=False, readahead=False,
-            )  # fmt: skip
-    except lmdb.Error as error:
-        raise ToktierError(Code.STORE_FORMAT, f"{folder}: {error}") from error
-    try:
-        empty = env.stat()["entries"] == 0
-        with _full(folder), env.begin(write=True) as txn:
-            meta = env.open_db(b"meta", txn=txn)
-            if empty:
-                txn.put(b"format", FORMAT, db=meta)
-            found = txn.get(b"format", db=meta)
-            if found != FORMAT:
-                raise ToktierError(Code.STORE_FORMAT, str(folder))
-    except BaseException:
-        env.close()
-        raise
-    return env
-
-
-@contextmanager
-def _full(path: Path) -> Iterator[None]:
-    """LMDB's ways to say that there is no room, as ours. (A write that the disk takes only in part
-    is an input/output error to LMDB.)"""
-    try:
-        yield
-    except lmdb.Error as error:
-        if not isinstance(error, lmdb.MapFullError | lmdb.DiskError) and error.code not in _NO_ROOM:
-            raise
-        free = shutil.disk_usage(path).free
-        raise ToktierError(Code.STORE_FULL, f"{path}: {error}; {free} bytes free") from error

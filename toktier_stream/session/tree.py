@@ -1,224 +1,27 @@
 """The page index: a persistent B+ tree over a session's pages, in text order.
 
-A node's record lists its children with what they hold (tokens, bytes, characters, digest) and the
-checksum of their records, so a position is found in O(log n) and a read is verified against the
-very version that is meant. Nodes are values: a change builds new nodes along one path and shares
-the rest, so an abandoned change leaves nothing behind.
+A position is found in O(log n). Nodes (node.py) are values: a change builds new nodes along one
+path and shares the rest, so an abandoned change leaves nothing behind.
 
 **Appends stay flat.** On the path to the last page a node's record leaves out the last child; the
 header names those children instead (:class:`Spine`). So an append that fits into the last page
 writes that page and the header; closing a page adds one line to one node.
-
-Record (little-endian): ``kind u8 = 2 | level u8 | children u16``, then per child
-``number u32 | crc u32 | tokens u32 | bytes u32 | characters u32 | digest u64``.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import is_
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.session import kernels
+from toktier_stream.session.node import Node, Numbers, Spine, fold, from_spine
 from toktier_stream.session.page import Page, Reader
+
+__all__ = ["Node", "Numbers", "Spine", "fold", "from_spine"]
 
 FAN: Final = 32
 """Children of a full node: 32 rows of 28 bytes."""
-
-NODE_KIND: Final = 2
-_HEAD: Final = struct.Struct("<BBH")
-_ROW: Final = struct.Struct("<IIIIIQ")
-
-
-@dataclass(frozen=True, slots=True)
-class Spine:
-    """One step of the path from the root to the last page, as the header keeps it.
-
-    ``crc`` 0: the node has no record because it has no child but the last.
-    """
-
-    number: int
-    crc: int
-    tokens: int
-    bytes: int
-    chars: int
-
-
-class Numbers:
-    """Record numbers of one session: which are free, which were stored and need a tombstone."""
-
-    __slots__ = ("_free", "next", "stored_below")
-
-    def __init__(self, next_number: int, free: Sequence[int] = ()) -> None:
-        self.next = next_number
-        self.stored_below = next_number
-        self._free = sorted(free, reverse=True)
-
-    def take(self) -> int:
-        """A free number, the smallest freed one first."""
-        if self._free:
-            return self._free.pop()
-        self.next += 1
-        return self.next - 1
-
-    def free(self, number: int) -> None:
-        """Give a number back."""
-        self._free.append(number)
-
-    def tombstones(self) -> list[int]:
-        """Freed numbers under which the store still has a record."""
-        return sorted(n for n in self._free if n < self.stored_below)
-
-    def copy(self) -> Numbers:
-        """The same state, to change independently."""
-        other = Numbers(self.next)
-        other.stored_below = self.stored_below
-        other._free = self._free.copy()
-        return other
-
-    def fork(self) -> Numbers:
-        """What is left of this state once everything so far is in the store."""
-        return Numbers(self.next)
-
-
-class Node:
-    """An inner node. Its children are read on demand; apart from that it never changes.
-
-    ``crc`` and ``stored`` are of its record; ``open`` says whether that record leaves out the last
-    child.
-    """
-
-    __slots__ = (
-        "_digest", "_kids", "_spine", "bytes", "chars", "crc", "level", "number", "open", "row",
-        "stored", "tokens",
-    )  # fmt: skip
-
-    def __init__(self, level: int, number: int, kids: list[Page | Node] | None) -> None:
-        self.level = level
-        self.number = number
-        self.crc = 0
-        self.row = b""
-        self.stored = False
-        self.open = False
-        self._digest: int | None = None
-        self._spine: tuple[Spine, ...] = ()
-        self._kids = kids
-        self.tokens = self.bytes = self.chars = 0
-        for kid in kids or ():
-            self.tokens += kid.tokens
-            self.bytes += kid.bytes
-            self.chars += kid.chars
-
-    def kids(self, reader: Reader) -> list[Page | Node]:
-        """The children, left to right, not to be changed; they stay in memory.
-
-        Raises ``STORE_CORRUPT``.
-        """
-        if self._kids is None:
-            self._kids = self.peek(reader)
-        return self._kids
-
-    def peek(self, reader: Reader) -> list[Page | Node]:
-        """The children, without keeping them: for passes over a whole session."""
-        if self._kids is not None:
-            return self._kids
-        kids: list[Page | Node] = []
-        if self.crc:
-            kids = _decode(reader.read(self.number, self.crc), self.level, self.number)
-        if self._spine:
-            kids.append(from_spine(self._spine, self.level - 1))
-        if sum(k.bytes for k in kids) != self.bytes or sum(k.tokens for k in kids) != self.tokens:
-            raise ToktierError(Code.STORE_CORRUPT, f"index record {self.number} has other sums")
-        return kids
-
-    def digest(self, reader: Reader) -> int:
-        """The digest of the ids under this node."""
-        if self._digest is None:
-            self._digest = fold(self.kids(reader), reader)
-        return self._digest
-
-    @property
-    def loaded(self) -> Sequence[Page | Node]:
-        """The children if they are in memory, else nothing."""
-        return self._kids or ()
-
-    def unload(self) -> None:
-        """Forget the children of a stored closed node; they can be read again."""
-        if self.stored and not self.open:
-            self._kids = None
-
-    def with_last(self, last: Sequence[Page | Node], reader: Reader) -> Node:
-        """This node with others in the place of the last child; if it is one, an open node's
-        record stays the same."""
-        kids = self.kids(reader).copy()
-        before = kids.pop()
-        kids.extend(last)
-        node = Node(self.level, self.number, None)
-        node._kids = kids
-        node.tokens = self.tokens - before.tokens + sum([k.tokens for k in last])
-        node.bytes = self.bytes - before.bytes + sum([k.bytes for k in last])
-        node.chars = self.chars - before.chars + sum([k.chars for k in last])
-        if self.open and len(last) == 1:
-            node.crc, node.stored, node.open = self.crc, self.stored, True
-        return node
-
-    def rows(self, reader: Reader, *, is_open: bool) -> bytes:
-        """The node's record in one of its forms; sets ``crc`` and ``open``."""
-        kids = self.kids(reader)
-        listed = kids[:-1] if is_open else kids
-        data = _HEAD.pack(NODE_KIND, self.level, len(listed)) + b"".join(
-            [k.row or _row(k, reader) for k in listed]
-        )
-        self.crc = zlib.crc32(data) if listed else 0
-        self.row = b""
-        self.open = is_open
-        return data
-
-
-def _row(kid: Page | Node, reader: Reader) -> bytes:
-    kid.row = _ROW.pack(kid.number, kid.crc, kid.tokens, kid.bytes, kid.chars, kid.digest(reader))
-    return kid.row
-
-
-def _decode(data: bytes, level: int, number: int) -> list[Page | Node]:
-    if len(data) < _HEAD.size:
-        raise ToktierError(Code.STORE_CORRUPT, f"index record {number} is cut short")
-    kind, stored_level, count = _HEAD.unpack_from(data)
-    if kind != NODE_KIND or stored_level != level or len(data) != _HEAD.size + count * _ROW.size:
-        raise ToktierError(Code.STORE_CORRUPT, f"index record {number} has another shape")
-    kids: list[Page | Node] = []
-    for child, crc, tokens, size, chars, digest in _ROW.iter_unpack(data[_HEAD.size :]):
-        if level == 0:
-            kids.append(Page(child, tokens, size, chars, crc=crc, digest=digest))
-        else:
-            kids.append(_stub(level - 1, child, crc, tokens, size, chars, digest))
-    return kids
-
-
-def _stub(
-    level: int, number: int, crc: int, tokens: int, size: int, chars: int, digest: int | None
-) -> Node:
-    node = Node(level, number, None)
-    node.crc, node.stored = crc, True
-    node.tokens, node.bytes, node.chars, node._digest = tokens, size, chars, digest
-    return node
-
-
-def from_spine(spine: Sequence[Spine], level: int) -> Page | Node:
-    """The subtree that ends in the last page, from the header's path; nothing is read yet."""
-    head = spine[0]
-    if level < 0:
-        return Page(head.number, head.tokens, head.bytes, head.chars, crc=head.crc)
-    node = _stub(level, head.number, head.crc, head.tokens, head.bytes, head.chars, None)
-    node.open = True
-    node._spine = tuple(spine[1:])
-    return node
 
 
 def spine(root: Node | None, reader: Reader) -> tuple[Spine, ...]:
@@ -229,13 +32,6 @@ def spine(root: Node | None, reader: Reader) -> tuple[Spine, ...]:
         path.append(Spine(at.number, at.crc, at.tokens, at.bytes, at.chars))
         at = at.kids(reader)[-1] if isinstance(at, Node) else None
     return tuple(path)
-
-
-def fold(parts: Sequence[Page | Node], reader: Reader) -> int:
-    """The digest of consecutive subtrees."""
-    tokens = np.array([p.tokens for p in parts], dtype=np.int64)
-    digests = np.array([p.digest(reader) for p in parts], dtype=np.uint64)
-    return kernels.fold(tokens, digests)
 
 
 class Place(NamedTuple):

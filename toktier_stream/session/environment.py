@@ -1,0 +1,65 @@
+"""The LMDB environment of a store: opened with care, and its errors as ours."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from toktier_stream.errors import Code, ToktierError
+
+FORMAT: Final = b"toktier-stream store 1"
+
+_RESERVE: Final = 1 << 20
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+def open_environment(folder: Path, map_bytes: int) -> lmdb.Environment:
+    """Open or create it, with room beyond ``map_bytes`` so that something can always be removed.
+
+    Raises ``STORE_FORMAT`` or ``STORE_FULL``.
+    """
+    page = 4096
+    size = (map_bytes + max(_RESERVE, map_bytes // 16)) // page * page
+    with told(folder):
+        env = lmdb.open(
+            str(folder), map_size=size, mode=0o700, max_dbs=4, max_spare_txns=2,
+            metasync=False, readahead=False,
+        )  # fmt: skip
+    try:
+        empty = env.stat()["entries"] == 0
+        with told(folder), env.begin(write=True) as txn:
+            meta = env.open_db(b"meta", txn=txn)
+            if empty:
+                txn.put(b"format", FORMAT, db=meta)
+            found = txn.get(b"format", db=meta)
+            if found != FORMAT:
+                raise ToktierError(Code.STORE_FORMAT, str(folder))
+    except BaseException:
+        env.close()
+        raise
+    return env
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """LMDB's errors as ours: no room, or nothing that can be used any more."""
+    try:
+        yield
+    except lmdb.Error as error:
+        raise ours(path, error) from error
+
+
+def ours(path: Path, error: lmdb.Error) -> ToktierError:
+    """One of LMDB's errors as ours."""
+    # A write that the disk takes only in part is an input/output error to LMDB.
+    full = isinstance(error, lmdb.MapFullError | lmdb.DiskError) or error.code in _NO_ROOM
+    if full:
+        free = shutil.disk_usage(path).free
+        return ToktierError(Code.STORE_FULL, f"{path}: {error}; {free} bytes free")
+    return ToktierError(Code.STORE_FORMAT, f"{path}: {error}")
