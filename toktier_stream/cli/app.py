@@ -21,6 +21,7 @@ from toktier_stream.cli import (
     session,
     tail,
     tokenizers,
+    verify,
     worker,
 )
 from toktier_stream.errors import ToktierError
@@ -38,6 +39,7 @@ app.command("replay")(replay.replay)
 app.command("tail")(tail.tail)
 app.command("encode")(encode.encode)
 app.command("session")(session.session)
+app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
 app.add_typer(tokenizers.app, name="tokenizers")
 app.command("check-config")(configure.check_config)
