@@ -148,6 +148,9 @@ class Campaign:
             if cut < 0:
                 continue
             self.report.cuts += 1
+            if data[cut] & 0xC0 == 0x80:
+                self._differs("cut", {"text": text, "cut": cut})
+                continue
             whole, right = self._reference.encode(data), self._reference.encode(data[cut:])
             left = len(whole) - len(right)
             ends = np.cumsum(whole.lengths)
