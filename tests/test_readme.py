@@ -13,7 +13,7 @@ from pipeline_harness import Running, local_backend, make_settings
 
 from toktier_stream.broker import connect
 from toktier_stream.client.chat_template import ChatTemplate
-from toktier_stream.tokenizer.registry import load_file
+from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.tokenizer.shipped import shipped_path
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -79,7 +79,7 @@ async def test_the_producer_and_the_consumer_run_as_written(tmp_path, monkeypatc
                 await asyncio.sleep(0.02)
         task.cancel()
         await asyncio.wait({task})
-    reference = load_file(shipped_path()).reference
+    reference = open_tokenizer(shipped_path()).reference
     session, ids = seen[0]
     assert session == "run-17"
     assert ids.tolist() == reference.ids("a first text").tolist()

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from toktier_stream.bench.campaign import Campaign, Report
+from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.tokenizer.face import Tokens
-from toktier_stream.tokenizer.registry import Entry, load_file
+from toktier_stream.tokenizer.registry import Entry
 from toktier_stream.tokenizer.shipped import shipped_path
 
 ROUNDS = 14  # two of each kind
@@ -42,7 +43,7 @@ class Faulty:
 
 @pytest.fixture
 def entry():
-    return load_file(shipped_path())
+    return open_tokenizer(shipped_path())
 
 
 def test_the_engine_passes(entry):

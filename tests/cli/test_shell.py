@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 
-from toktier_stream.tokenizer.registry import load_file
+from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.tokenizer.shipped import shipped_path
 from toktier_stream.wire import digest
 
-REFERENCE = load_file(shipped_path()).reference
+REFERENCE = open_tokenizer(shipped_path()).reference
 BAD = [b"{", b"[1]", b'{"text": 3}', b'{"text": "\\ud800"}', b'{"text": "\xff"}']
 
 

@@ -10,11 +10,11 @@ from pipeline_harness import Running, local_backend, make_settings
 from toktier_stream.client.consumer import ConsumerOptions, TokenConsumer
 from toktier_stream.client.producer import AppendProducer, ProducerOptions
 from toktier_stream.pipeline.worker import topic_specs
-from toktier_stream.tokenizer.registry import load_file
+from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.tokenizer.shipped import shipped_path
 from toktier_stream.wire.messages import Status
 
-REFERENCE = load_file(shipped_path()).reference
+REFERENCE = open_tokenizer(shipped_path()).reference
 
 
 class Fleet:

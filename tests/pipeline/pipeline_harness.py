@@ -16,6 +16,7 @@ from toktier_stream.broker.connect import open_broker
 from toktier_stream.broker.port import Broker, OutRecord, Reader, Record, read_to_end
 from toktier_stream.config import Settings, load
 from toktier_stream.pipeline.worker import Worker
+from toktier_stream.session.engines import open_registry
 from toktier_stream.tokenizer.registry import Registry
 from toktier_stream.tokenizer.shipped import shipped_path
 from toktier_stream.wire.answers import decode_update
@@ -76,7 +77,7 @@ class Running(AbstractAsyncContextManager["Running"]):
         self, backend: Backend, settings: Settings, registry: Registry | None = None
     ) -> None:
         self.broker = backend.connect()
-        registry = registry or Registry(settings.tokenizers, settings.default_tokenizer)
+        registry = registry or open_registry(settings.tokenizers, settings.default_tokenizer)
         self.worker = Worker(settings, self.broker, registry)
         self.task: asyncio.Task[None] | None = None
 

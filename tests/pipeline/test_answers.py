@@ -7,12 +7,12 @@ import pytest
 from pipeline_harness import Running, make_settings, rebuilt
 
 from toktier_stream.errors import Code
-from toktier_stream.tokenizer.registry import load_file
+from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.tokenizer.shipped import shipped_path
 from toktier_stream.wire import digest
 from toktier_stream.wire.messages import Close, Edit, Reset, Route, Status
 
-REFERENCE = load_file(shipped_path()).reference
+REFERENCE = open_tokenizer(shipped_path()).reference
 TEXT = "<|im_start|>user\nThe staging pipe" + " and a longer tail of words" * 40
 
 

@@ -9,7 +9,7 @@ import pytest
 from toktier_stream.bench.generate import generate_session
 from toktier_stream.cli.demo_run import run
 from toktier_stream.client.replay import find_transcripts, session_of, sessions
-from toktier_stream.tokenizer.registry import load_file
+from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.tokenizer.shipped import shipped_path
 
 
@@ -18,7 +18,7 @@ async def _demo(file: Path, transcripts: Path | None):
         found = list(sessions(find_transcripts([transcripts]), None))
     else:
         found = [session_of(generate_session(i, 20), f"generated-{i}") for i in range(8)]
-    entry = load_file(file)
+    entry = open_tokenizer(file)
     return await run(entry, found, verify_rate=0.05, partitions=4, progress=lambda *_: None)
 
 

@@ -17,7 +17,7 @@ from toktier_stream.client.consumer import ConsumerOptions, TokenConsumer
 from toktier_stream.client.producer import AppendProducer, ProducerOptions
 from toktier_stream.client.replay import find_transcripts, session_of, sessions
 from toktier_stream.pipeline.worker import topic_specs
-from toktier_stream.tokenizer.registry import load_file
+from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.wire.answers import decode_update
 from toktier_stream.wire.messages import Status
 
@@ -123,7 +123,7 @@ async def test_nothing_is_lost_or_answered_twice_over_a_kill_and_a_rebalance(
         await asyncio.gather(*(play(producer, s) for s in found))
         assert await disturbing == 0
         assert producer.resets == 0
-        reference = load_file(tokenizer).reference
+        reference = open_tokenizer(tokenizer).reference
         wanted = {s.session_id: reference.ids(s.texts[-1]).tolist() for s in found}
         last = {s.session_id: len(s.texts) for s in found}
         async with asyncio.timeout(120):

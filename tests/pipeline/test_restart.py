@@ -7,13 +7,13 @@ import shutil
 from pipeline_harness import Running, make_settings, rebuilt
 
 from toktier_stream.broker.port import OutRecord
-from toktier_stream.tokenizer.registry import load_file
+from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.tokenizer.shipped import shipped_path
 from toktier_stream.wire.codec import encode_event
 from toktier_stream.wire.messages import AppendEvent, Edit, Reset, Route, Status
 from toktier_stream.wire.parts import split_event
 
-REFERENCE = load_file(shipped_path()).reference
+REFERENCE = open_tokenizer(shipped_path()).reference
 
 
 async def test_sessions_go_on_over_restarts_with_and_without_the_disk(backend, state_dir, hands):

@@ -23,9 +23,9 @@ def check_config(config: ConfigFile = None) -> None:
     """
     with worker_extra():
         from toktier_stream.config import load
-        from toktier_stream.tokenizer.registry import Registry
+        from toktier_stream.session.engines import open_registry
     settings = load(config)
-    registry = Registry(settings.tokenizers, settings.default_tokenizer)
+    registry = open_registry(settings.tokenizers, settings.default_tokenizer)
     shown = settings.model_dump(mode="json")
     shown["tokenizers"] = {
         alias: {

@@ -55,13 +55,13 @@ def demo(
     with worker_extra():
         from toktier_stream.bench.generate import generate_session
         from toktier_stream.cli.demo_run import run
+        from toktier_stream.session.engines import open_tokenizer
         from toktier_stream.session.warm import warm
-        from toktier_stream.tokenizer.registry import load_file
         from toktier_stream.tokenizer.shipped import shipped_path
     telemetry.setup_logging("warning", json=False)
     file = tokenizer or shipped_path()
     console = Console(stderr=True)
-    entry = load_file(file, lambda step: console.print(f"{step} …", style="dim"))
+    entry = open_tokenizer(file, lambda step: console.print(f"{step} …", style="dim"))
     with console.status("preparing (the first run compiles, later ones load)"):
         warm(entry.encoder)
     if transcripts:

@@ -21,7 +21,8 @@ from toktier_stream.client.producer import AppendProducer, ProducerOptions, Tick
 from toktier_stream.client.replay import Session
 from toktier_stream.config import load
 from toktier_stream.pipeline.worker import Worker
-from toktier_stream.tokenizer.registry import Entry, Registry
+from toktier_stream.session.engines import open_registry
+from toktier_stream.tokenizer.registry import Entry
 from toktier_stream.wire.messages import Route, Status, TokenUpdate
 
 _ALIAS = "demo"
@@ -111,7 +112,7 @@ async def run(
             verify_queue=1024,
             store_map_bytes=4 << 30,
         )
-        registry = Registry({_ALIAS: entry.artifact.path}, _ALIAS)
+        registry = open_registry({_ALIAS: entry.artifact.path}, _ALIAS)
         cluster = LocalCluster()
         worker = Worker(settings, open_broker(cluster), registry)
         running = asyncio.create_task(worker.run(), name="worker")

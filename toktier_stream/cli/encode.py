@@ -30,8 +30,8 @@ def encode(
     code is 1.
     """
     with worker_extra():
-        from toktier_stream.tokenizer.registry import load_file
-    entry = load_file(tokenizer)
+        from toktier_stream.session.engines import open_tokenizer
+    entry = open_tokenizer(tokenizer)
     engine = entry.reference if reference else entry.encoder
     route = "reference" if reference or entry.admission.path == "reference" else "cpu"
     failed = False

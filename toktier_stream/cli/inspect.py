@@ -19,8 +19,8 @@ def inspect(
 ) -> None:
     """Show a tokenizer's name, pipeline and admission, with the reason for each refusal."""
     with worker_extra():
-        from toktier_stream.tokenizer.registry import load_file
-    entry = load_file(tokenizer)
+        from toktier_stream.session.engines import open_tokenizer
+    entry = open_tokenizer(tokenizer)
     spec = entry.artifact.spec
     added = entry.artifact.added_tokens
     facts: dict[str, Any] = {

@@ -36,10 +36,10 @@ def session(
     is refused gives ``error`` and ``message`` instead, and exit code 1 at the end.
     """
     with worker_extra():
+        from toktier_stream.session.engines import open_registry
         from toktier_stream.session.machine import Limits, Machine
         from toktier_stream.session.store import Store
-        from toktier_stream.tokenizer.registry import Registry
-    registry = Registry({"tokenizer": tokenizer}, "tokenizer")
+    registry = open_registry({"tokenizer": tokenizer}, "tokenizer")
     machine = Machine(registry, Limits(1 << 40))
     with ExitStack() as stack:
         folder = store or Path(stack.enter_context(tempfile.TemporaryDirectory()))

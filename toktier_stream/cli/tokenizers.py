@@ -41,8 +41,8 @@ def fetch(
 def show(cache: CacheFolder = None) -> None:
     """List the tokenizers in the cache, with the path that serves each."""
     with worker_extra():
+        from toktier_stream.session.engines import open_tokenizer
         from toktier_stream.tokenizer import fetch as fetching
-        from toktier_stream.tokenizer.registry import load_file
     for file in sorted((cache or fetching.default_cache()).glob("**/tokenizer.json")):
-        entry = load_file(file)
+        entry = open_tokenizer(file)
         typer.echo(f"{file.parent.name:<16} {entry.admission.path:<10} {entry.name}  {file}")

@@ -37,8 +37,8 @@ def verify(
     """
     with worker_extra():
         from toktier_stream.bench.campaign import Campaign, Report
-        from toktier_stream.tokenizer.registry import load_file
-    entry = load_file(tokenizer)
+        from toktier_stream.session.engines import open_tokenizer
+    entry = open_tokenizer(tokenizer)
     earlier = None
     if report is not None and report.exists():
         try:

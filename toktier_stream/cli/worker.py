@@ -69,14 +69,14 @@ def _files(options: list[str]) -> dict[str, Path]:
 async def _run(settings: Settings) -> None:
     from toktier_stream.pipeline.open import broker_of
     from toktier_stream.pipeline.worker import Worker
-    from toktier_stream.tokenizer.registry import Registry
+    from toktier_stream.session.engines import open_registry
 
     if settings.broker == "local:":
         raise ToktierError(
             Code.CONFIG_INVALID,
             "broker local: lives inside one process; a worker needs kafka://host:port",
         )
-    registry = Registry(settings.tokenizers, settings.default_tokenizer)
+    registry = open_registry(settings.tokenizers, settings.default_tokenizer)
     broker = broker_of(settings)
     await broker.start()
     try:

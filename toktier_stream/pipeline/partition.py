@@ -90,6 +90,7 @@ class Partition:
         self._paused = False
         self._next_offset = 0
         self._wake = asyncio.Event()
+        self.settled = asyncio.Event()  # everything fed so far is answered, stored and sampled
         self._checks: list[CheckRecord] = []
         self._quarantines: list[str] = []
         self._task: asyncio.Task[None] | None = None
@@ -116,6 +117,7 @@ class Partition:
         seek makes the consumer deliver them again."""
         if self.state is not State.RUNNING:
             return
+        self.settled.clear()
         for record in records:
             if record.offset >= self._next_offset:
                 self._next_offset = record.offset + 1
@@ -238,6 +240,7 @@ class Partition:
     async def _next(self, processor: Processor, transaction: Transaction) -> None:
         """One batch: process, publish, store."""
         if not self._inbox:
+            self.settled.set()
             self._wake.clear()
             try:
                 async with asyncio.timeout(_IDLE_S):

@@ -72,7 +72,9 @@ class Worker:
         self._stopping.set()
 
     async def drain_verifier(self) -> None:
-        """Wait until every sample taken so far is checked."""
+        """Wait until everything received so far is answered, and every sample of it checked."""
+        for life in self._lives.values():
+            await life.settled.wait()
         await self._verifier.drain()
 
     async def run(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,11 +24,31 @@ class Admission:
     reasons: tuple[str, ...]
 
 
+Engine = Callable[[Artifact, Reference, Progress | None], Encoder | Refusal]
+"""Tries to admit a tokenizer: an exact encoder, or the reasons why it has none."""
+
+
+def exact_engine(
+    artifact: Artifact, reference: Reference, progress: Progress | None
+) -> Encoder | Refusal:
+    """Byte-level BPE behind a derived pre-tokenizer (see admission.py)."""
+    return load_encoder(artifact, reference=reference, progress=progress)
+
+
+Engines = Mapping[str, Engine]
+"""Engines by the name of their path, in the order in which they are tried."""
+
+EXACT: Engines = {"engine": exact_engine}
+
+
 class Entry:
     """One registered tokenizer. The reference and the encoder are built on first use."""
 
-    def __init__(self, artifact: Artifact, progress: Progress | None = None) -> None:
+    def __init__(
+        self, artifact: Artifact, engines: Engines = EXACT, progress: Progress | None = None
+    ) -> None:
         self.artifact = artifact
+        self._engines = engines
         self._progress = progress
         self._lock = threading.Lock()
 
@@ -44,10 +64,13 @@ class Entry:
 
     @cached_property
     def _built(self) -> tuple[Encoder, Admission]:
-        found = load_encoder(self.artifact, reference=self.reference, progress=self._progress)
-        if isinstance(found, Refusal):
-            return ReferenceEncoder(self.reference), Admission("reference", found.reasons)
-        return found, Admission("engine", ())
+        reasons: list[str] = []
+        for path, engine in self._engines.items():
+            found = engine(self.artifact, self.reference, self._progress)
+            if not isinstance(found, Refusal):
+                return found, Admission(path, ())
+            reasons.extend(f"{path}: {reason}" for reason in found.reasons)
+        return ReferenceEncoder(self.reference), Admission("reference", tuple(reasons))
 
     @property
     def encoder(self) -> Encoder:
@@ -66,7 +89,11 @@ class Registry:
     """Aliases and hashes to entries. Immutable after construction, safe for threads."""
 
     def __init__(
-        self, files: Mapping[str, Path], default: str = "", progress: Progress | None = None
+        self,
+        files: Mapping[str, Path],
+        default: str = "",
+        engines: Engines = EXACT,
+        progress: Progress | None = None,
     ) -> None:
         """``files`` maps an alias to a tokenizer.json (or its folder). ``progress`` is told what
         takes long, when an encoder is built.
@@ -78,7 +105,7 @@ class Registry:
         self._aliases: dict[str, str] = {}
         for alias, path in files.items():
             artifact = Artifact.load(path)
-            self._entries.setdefault(artifact.name, Entry(artifact, progress))
+            self._entries.setdefault(artifact.name, Entry(artifact, engines, progress))
             self._aliases[alias] = artifact.name
         if default:
             self.resolve(default)
@@ -106,8 +133,3 @@ class Registry:
     def entries(self) -> tuple[Entry, ...]:
         """All entries."""
         return tuple(self._entries.values())
-
-
-def load_file(path: Path, progress: Progress | None = None) -> Entry:
-    """A registry entry of one file, without a registry."""
-    return Entry(Artifact.load(path), progress)
