@@ -20,10 +20,10 @@ from session_harness import PIECES, MadeUp, applied, check_session, long_texts, 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import educational
 from toktier_stream.session import splice as splicing
+from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.session.header import Header
 from toktier_stream.session.record import Session
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
-from toktier_stream.tokenizer.registry import load_file
 from toktier_stream.wire.messages import Route
 
 _SETTINGS = settings(
@@ -352,7 +352,7 @@ def test_tokens_from_elsewhere_seed_a_session(small: None, encoder: Encoder) -> 
 @pytest.mark.parametrize("family", ["qwen3", "claude"])
 def test_real_families(family_file: Callable[[str], Path], family: str) -> None:
     """Adversarial appends and edits on real tokenizers, held to the reference's ids."""
-    entry = load_file(family_file(family))
+    entry = open_tokenizer(family_file(family))
     encoder = entry.encoder
     random = np.random.default_rng(7)
 
