@@ -44,5 +44,5 @@ def test_scattered_answers_become_crowded_before_kafka_refuses_the_metadata():
     while not offsets.crowded:
         offsets.add(count * 1000)
         count += 1
-    assert 300 < count < 1000
+    assert 500 < count < 2000
     assert len(offsets.position(count * 1000, 0).metadata) < 4096

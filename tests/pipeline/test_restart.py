@@ -7,6 +7,7 @@ import shutil
 from pipeline_harness import Running, make_settings, rebuilt
 
 from toktier_stream.broker.port import OutRecord
+from toktier_stream.errors import Code
 from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.tokenizer.shipped import shipped_path
 from toktier_stream.wire.codec import encode_event
@@ -75,3 +76,31 @@ async def test_events_behind_unfinished_parts_are_not_answered_twice(backend, st
     }
     assert len({(r.key, a.revision) for r in everything for a in h.answers}) >= 4
     assert len(h.answers) == 4
+
+
+async def test_a_place_that_cannot_be_kept_any_longer_is_given_up(backend, state_dir, hands):
+    """Thousands of revisions in parts at once: before Kafka would refuse the commit's metadata the
+    oldest is answered PARTS_INCOMPLETE, and every other event still exactly once."""
+    settings = make_settings(backend, state_dir)
+    count = 2500
+    records = []
+    for i in range(count):
+        first = AppendEvent(f"open{i}", 1, Reset(b"never finished"), part=0, parts=2)
+        done = AppendEvent(f"done{i}", 1, Reset(b"short"))
+        records += [
+            OutRecord(settings.topic_appends, *encode_event(e), partition=0) for e in (first, done)
+        ]
+    async with Running(backend, settings):
+        h = await hands(settings)
+        await h.send(*records)
+        while sum(a.status is Status.OK for a in h.answers) < count:
+            await h.next()
+    given_up = [a for a in h.answers if a.status is Status.REJECTED]
+    assert {a.code for a in given_up} == {Code.PARTS_INCOMPLETE}
+    assert 0 < len(given_up) < count
+    async with Running(backend, settings):
+        event = encode_event(AppendEvent("after", 1, Reset(b"still served")))
+        await h.send(OutRecord(settings.topic_appends, *event, partition=0))
+        while h.answers[-1].session_id != "after":
+            await h.next()
+    assert len({(a.session_id, a.revision) for a in h.answers}) == len(h.answers)

@@ -2,19 +2,22 @@
 
 A revision that travels in parts keeps the low-water mark at its first part while events behind it
 are answered. After a restart the worker reads again from the mark and must not answer those twice,
-so the committed offset carries the answered ranges above it as the commit's metadata: ``v1:`` and
-hexadecimal (gap, length) pairs relative to the mark. Kafka keeps up to 4096 bytes of metadata;
-:attr:`AnsweredOffsets.crowded` tells the caller to stop admitting new events before that.
+so the committed offset carries the answered ranges above it as the commit's metadata: ``v1:`` and,
+in base64, pairs of variable-length integers (gap, length) from the mark on: 2.7 bytes a range.
+Kafka keeps up to 4096 bytes of metadata: :attr:`AnsweredOffsets.crowded` tells the caller to give
+up the oldest open revision before that.
 """
 
 from __future__ import annotations
 
+import base64
 from bisect import bisect_right
 
 from toktier_stream.broker.port import Committed
 
 _PREFIX = "v1:"
 _CROWDED_BYTES = 3072
+_FEW_RANGES = 128  # that many fit whatever their size
 
 
 class AnsweredOffsets:
@@ -29,12 +32,12 @@ class AnsweredOffsets:
         if text:
             if not text.startswith(_PREFIX):
                 raise ValueError("the committed offset carries metadata of another application")
+            numbers = _numbers(base64.b64decode(text[len(_PREFIX) :], validate=True))
             position = self._mark
-            for pair in filter(None, text[len(_PREFIX) :].split(",")):
-                gap, _, length = pair.partition("+")
-                start = position + int(gap, 16)
-                position = start + int(length, 16)
-                self._starts.append(start)
+            for gap, length in zip(numbers[::2], numbers[1::2], strict=True):
+                position += gap
+                self._starts.append(position)
+                position += length
                 self._ends.append(position)
 
     def __contains__(self, offset: int) -> bool:
@@ -75,14 +78,33 @@ class AnsweredOffsets:
 
     @property
     def crowded(self) -> bool:
-        """Whether the metadata nears its limit: answer no new events until the mark moves."""
-        return len(self._encode()) > _CROWDED_BYTES
+        """Whether the metadata nears its limit, so that the mark must move."""
+        return len(self._starts) > _FEW_RANGES and len(self._encode()) > _CROWDED_BYTES
 
     def _encode(self) -> str:
         if not self._starts:
             return ""
-        pairs, position = [], self._mark
+        out, position = bytearray(), self._mark
         for start, end in zip(self._starts, self._ends, strict=True):
-            pairs.append(f"{start - position:x}+{end - start:x}")
+            _put(out, start - position)
+            _put(out, end - start)
             position = end
-        return _PREFIX + ",".join(pairs)
+        return _PREFIX + base64.b64encode(out).decode()
+
+
+def _put(out: bytearray, number: int) -> None:
+    while number > 0x7F:
+        out.append(0x80 | number & 0x7F)
+        number >>= 7
+    out.append(number)
+
+
+def _numbers(data: bytes) -> list[int]:
+    numbers, value, shift = [], 0, 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            value = shift = 0
+    return numbers

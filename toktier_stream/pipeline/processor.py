@@ -113,6 +113,9 @@ class Processor:
         if caught_up:
             for failure in self._joiner.expire(time.monotonic()):
                 self._fail(work, failure)
+        while self._answered.crowded and (given_up := self._joiner.give_up_oldest()) is not None:
+            self._fail(work, given_up)
+            self._answered.position(self._next, self._joiner.oldest_tag())
         for session_id in quarantines:
             if self._machine.quarantine(work.batch, session_id.encode()):
                 self._instruments.add("toktier.quarantined", reason="verifier")

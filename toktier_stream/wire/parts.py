@@ -173,6 +173,13 @@ class Joiner(ABC, Generic[M, T]):
             )
         return tuple(failed)
 
+    def give_up_oldest(self) -> Failure[T] | None:
+        """Fail the oldest open set, for a receiver that cannot hold its place any longer."""
+        for oldest in self._open.values():
+            detail = f"{len(oldest.payloads)} of {oldest.first.parts} parts, too much in between"
+            return self._fail(oldest, Code.PARTS_INCOMPLETE, detail)
+        return None
+
     def oldest_tag(self) -> T | None:
         """The tag of the first part of the oldest open set: where a replay must begin."""
         for oldest in self._open.values():
