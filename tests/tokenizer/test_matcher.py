@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from toktier_stream.tokenizer import matcher
 from toktier_stream.tokenizer.matcher import ReferenceGaveUp, ReferencePieces, same_pieces
 from toktier_stream.tokenizer.pattern import Unsupported
 from toktier_stream.tokenizer.split_campaign import SPECIAL, RandomText
-from toktier_stream.tokenizer.tables import MatcherTables, Refusal, pieces
+from toktier_stream.tokenizer.tables import MatcherTables, Op, Refusal, pieces
 
 EXAMPLES = int(os.environ.get("TOKTIER_TEST_EXAMPLES", "60"))
 
@@ -85,6 +86,40 @@ def test_every_code_point_in_context(name: str) -> None:
     for first in range(0, len(points), 20_000):
         text = "".join(f" {chr(c)}a" for c in points[first : first + 20_000])
         assert same_pieces(tables, reference, text), hex(points[first])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_short_text(name: str) -> None:
+    """All texts of up to four characters over an alphabet that the patterns treat with care."""
+    tables, reference = tables_of(name), reference_of(name)
+    for length in range(1, 5):
+        for text in map("".join, itertools.product(" \n'as1\tA!"[: 10 - length], repeat=length)):
+            assert same_pieces(tables, reference, text), text
+
+
+LATE_MARKS = [
+    (pattern_samples.split(r".{1,3}(?:\S $)+", "Removed"), "ab \n", {Op.MOVE, Op.DROP_REG}, 2),
+    (pattern_samples.split(r"\S+'", "Removed"), "a' ", {Op.DROP, Op.DROP_REG, Op.SAVE}, 1),
+    (
+        pattern_samples.split(r" ?+[^a]{1,3}\s'(?!a|b)", "Contiguous"),
+        "ab '",
+        {Op.SAVE, Op.START_REG, Op.MOVE},
+        3,
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "alphabet", "ops", "registers"), LATE_MARKS)
+def test_marks_that_come_late(
+    spec: dict[str, Any], alphabet: str, ops: set[Op], registers: int
+) -> None:
+    """Patterns that keep several starts undecided use every instruction, and use it rightly."""
+    tables, reference = admitted(spec), ReferencePieces(spec)
+    assert ops <= set(tables.program[:, 0].tolist())
+    assert tables.registers >= registers
+    for length in range(1, 8 if len(alphabet) < 4 else 7):
+        for text in map("".join, itertools.product(alphabet, repeat=length)):
+            assert same_pieces(tables, reference, text), text
 
 
 @pytest.mark.parametrize("name", ["deepseek", "o200k", "qwen3", "gpt2", "kimi"])
