@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from session_harness import CL100K, QWEN, build, make_small
+from session_harness import CL100K, QWEN, artifact, build, make_small, spec
 from tokenizers import normalizers
 
+from toktier_stream.incremental.families import OnePieceEncoder
 from toktier_stream.session.store import Store
 from toktier_stream.tokenizer.admission import load_encoder
 from toktier_stream.tokenizer.face import Encoder
@@ -23,23 +24,28 @@ settings.load_profile("compiled")
 
 @pytest.fixture(scope="session")
 def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReferenceEncoder]:
-    """References by name: digits one by one with NFC, digits in threes as they are, and digits in
-    threes with NFKC (which rewrites lengths)."""
+    """References by name: digits one by one with NFC, digits in threes as they are, digits in
+    threes with NFKC (which rewrites lengths), and a family whose text is one piece."""
     folder = tmp_path_factory.mktemp("tokenizers")
     made = {
         "nfc": build(folder / "nfc.json", QWEN, normalizers.NFC()),
         "plain": build(folder / "plain.json", CL100K, None),
         "nfkc": build(folder / "nfkc.json", CL100K, normalizers.NFKC()),
+        "one piece": artifact(spec()),
     }
-    return {name: ReferenceEncoder(Reference(artifact)) for name, artifact in made.items()}
+    return {name: ReferenceEncoder(Reference(source)) for name, source in made.items()}
 
 
 @pytest.fixture(scope="session")
 def encoders(oracles: dict[str, ReferenceEncoder]) -> dict[str, Encoder]:
-    """The exact engine for the same tokenizers."""
+    """The exact engines for the same tokenizers."""
     found: dict[str, Encoder] = {}
     for name, oracle in oracles.items():
-        made = load_encoder(oracle.reference.artifact, reference=oracle.reference)
+        source = oracle.reference.artifact
+        if name == "one piece":
+            found[name] = OnePieceEncoder(source)
+            continue
+        made = load_encoder(source, reference=oracle.reference)
         assert not isinstance(made, Refusal)
         found[name] = made
     return found

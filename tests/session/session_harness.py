@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,12 +12,17 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
+sys.path.append(str(Path(__file__).parent.parent / "incremental"))
+from incremental_onepiece import LETTERS, artifact, spec
+
 from toktier_stream.session import page, record, splice, tree
 from toktier_stream.session.record import Change, Session
 from toktier_stream.session.store import Store
 from toktier_stream.tokenizer.artifact import Artifact
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
 from toktier_stream.wire import digest
+
+__all__ = ["LETTERS", "artifact", "spec"]
 
 QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from session_harness import applied, check_session
-
-sys.path.append(str(Path(__file__).parent.parent / "incremental"))
-from incremental_onepiece import LETTERS, artifact, spec
+from session_harness import LETTERS, applied, artifact, check_session, spec
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.change import Settled

@@ -188,7 +188,7 @@ class Lives(RuleBasedStateMachine):
                 check_session(session, self.oracle, text.encode())
 
 
-@pytest.mark.parametrize("name", ["nfc", "plain", "nfkc"])
+@pytest.mark.parametrize("name", ["nfc", "plain", "nfkc", "one piece"])
 def test_lives(encoders: dict[str, Encoder], oracles: dict[str, Encoder], name: str) -> None:
     """See the module; for each kind of tokenizer."""
     machine = type("Lives", (Lives,), {"encoder": encoders[name], "oracle": oracles[name]})

@@ -60,7 +60,7 @@ def offsets(text: str, draw: st.DataObject) -> tuple[int, int]:
     return len(text[:first].encode()), len(text[:last].encode())
 
 
-@pytest.mark.parametrize("name", ["nfc", "plain", "nfkc"])
+@pytest.mark.parametrize("name", ["nfc", "plain", "nfkc", "one piece"])
 @given(start=long_texts, appends=st.lists(texts, min_size=1, max_size=6))
 @_SETTINGS
 def test_appends(
@@ -80,7 +80,7 @@ def test_appends(
         assert change.tail == 0
 
 
-@pytest.mark.parametrize("name", ["nfc", "plain", "nfkc"])
+@pytest.mark.parametrize("name", ["nfc", "plain", "nfkc", "one piece"])
 @given(start=long_texts, edits=st.lists(texts, min_size=1, max_size=8), data=st.data())
 @_SETTINGS
 def test_edits(
