@@ -1,0 +1,203 @@
+"""The host around the device: batches, fallbacks with their reasons, errors, and its imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_harness import SMALL, Subject, device, made, subject
+from toktier_gpu.batch import Batch
+from toktier_gpu.device import Buffer, DeviceError, Plan, Raw
+from toktier_gpu.host import Fallback, GpuEncoder
+from toktier_gpu.plan import Limits
+from toktier_gpu.tables import DeviceTables
+
+from toktier_stream.tokenizer.face import Encoder
+from toktier_stream.tokenizer.shipped import shipped_path
+
+
+def assert_exact(batch: Batch, oracle: Encoder, texts: Sequence[bytes]) -> None:
+    """Every text's tokens are the oracle's."""
+    assert len(batch) == len(texts)
+    for i, text in enumerate(texts):
+        expected = oracle.encode(text)
+        assert np.array_equal(batch[i].ids, expected.ids)
+        assert np.array_equal(batch[i].lengths, expected.lengths)
+        assert int(batch[i].lengths.sum()) == len(text)
+
+
+class Broken:
+    """A device whose next calls fail; ``heals`` is what recover() says."""
+
+    name = "broken"
+    blocks = 1
+
+    def __init__(self, heals: bool) -> None:
+        self.inner = device()
+        self.heals = heals
+        self.fails = False
+
+    def _check(self) -> None:
+        if self.fails:
+            raise DeviceError("out of order")
+
+    def allocate(self, size: int) -> Buffer:
+        return self.inner.allocate(size)
+
+    def staging(self, size: int) -> Raw:
+        self._check()
+        return self.inner.staging(size)
+
+    def upload(self, to: Buffer, data: Raw) -> None:
+        self.inner.upload(to, data)
+
+    def run(self, plan: Plan) -> None:
+        self.inner.run(plan)
+
+    def download(self, source: Buffer, size: int) -> Raw:
+        self._check()
+        return self.inner.download(source, size)
+
+    def recover(self) -> bool:
+        return self.heals
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.fixture(scope="module")
+def small() -> Subject:
+    """The tokenizer that comes with the package."""
+    return subject(shipped_path())
+
+
+TEXTS = [
+    b"",
+    "Hello, wörld! It's  12345\r\n\r\n\t日本語".encode(),
+    b"",
+    b"<|im_start|>user\n" * 9,
+    b" ",
+]
+
+
+def test_texts_are_encoded_alone(small: Subject) -> None:
+    """Neighbours in a batch do not reach into each other; empty texts have no tokens."""
+    of = device()
+    encoder = small.encoder(of)
+    pairs = [b"  ", b"a", b"<|im_", b"end|>", b"\r", b"\n", b"'", b"s", b"12", b"34", b" x", b"y"]
+    for texts in ([], [b""], [b"", b""], TEXTS, pairs, [b"x"]):
+        assert_exact(encoder.encode(texts), small.reference, texts)
+    assert not any(encoder.fallbacks.values())
+    of.close()
+
+
+@pytest.mark.parametrize("size", [4095, 4096, 4097, 8191, 8192, 8193, 16383, 16384])
+def test_batches_that_end_at_the_edge_of_a_tile(small: Subject, size: int) -> None:
+    """The last byte of a tile, of a plan's capacity and of the buffers belongs to the batch."""
+    of = device(mode="shuffled")
+    encoder = small.encoder(of)
+    line = "def f(x): return x  # naïve 日本\n".encode()
+    whole = (line * (size // len(line) + 1))[:size].decode(errors="ignore").encode()
+    whole += b"z" * (size - len(whole))
+    for texts in ([whole], [whole[:-1], b"q"], [b"", whole, b""]):
+        assert_exact(encoder.encode(texts), small.reference, texts)
+    assert not any(encoder.fallbacks.values())
+    of.close()
+
+
+def test_more_than_a_batch_holds(small: Subject) -> None:
+    """Texts beyond a batch's bytes or number go in several; a text beyond them, to the CPU."""
+    of = device()
+    encoder = small.encoder(of)
+    texts = [b"word and word " * 400] * 5 + [b"x y"] * 150 + [b"too large " * 2000]
+    assert_exact(encoder.encode(texts), small.reference, texts)
+    assert {f: n for f, n in encoder.fallbacks.items() if n} == {Fallback.SIZE: 1}
+    of.close()
+
+
+def test_over_long_segments_and_pieces_go_to_the_cpu(small: Subject) -> None:
+    """Each counted by its reason; the other texts of the batch stay on the device."""
+    of = device()
+    limits = Limits(bytes=1 << 14, texts=64, buckets=(), segment=3000, piece=1024, rounds=1)
+    encoder = small.encoder(of, limits)
+    texts = [b"fine text", b"e" * 3500, b"e" * 1500, b"and" * 300, b"more fine text"]
+    assert_exact(encoder.encode(texts), small.reference, texts)
+    used = {f: n for f, n in encoder.fallbacks.items() if n}
+    assert used == {Fallback.SEGMENT: 1, Fallback.PIECE: 2}
+    of.close()
+
+
+def test_added_tokens_that_overlap_without_end_go_to_the_cpu() -> None:
+    """A group of overlapping literals that one thread would have to walk alone has a limit."""
+    tested = made([(b"a", b"b")], raw=("éé", "é"))
+    of = device()
+    encoder = tested.encoder(of, Limits(bytes=1 << 12, texts=8, buckets=(), literals=100))
+    texts = ["é".encode() * 40, "é".encode() * 1000, b"ab"]
+    assert_exact(encoder.encode(texts), tested.reference, texts)
+    assert {f: n for f, n in encoder.fallbacks.items() if n} == {Fallback.LITERALS: 1}
+    of.close()
+
+
+@pytest.mark.parametrize("heals", [False, True])
+def test_the_caller_outlives_the_device(small: Subject, heals: bool) -> None:
+    """A failing device costs time: the batch goes to the CPU, and so do later ones unless the
+    device recovers."""
+    of = Broken(heals)
+    encoder = GpuEncoder(small.tables, small.cpu, of, SMALL)
+    of.fails = True
+    assert_exact(encoder.encode(TEXTS), small.reference, TEXTS)
+    assert encoder.fallbacks[Fallback.DEVICE] == len(TEXTS)
+    of.fails = False
+    assert_exact(encoder.encode(TEXTS), small.reference, TEXTS)
+    assert encoder.works is heals
+    assert encoder.fallbacks[Fallback.DEVICE] == len(TEXTS) * (1 if heals else 2)
+    of.close()
+
+
+def test_a_killed_device_process(small: Subject) -> None:
+    """A device that vanishes in the middle is an error like any other."""
+    of = device()
+    encoder = small.encoder(of)
+    of.close()
+    assert_exact(encoder.encode(TEXTS), small.reference, TEXTS)
+    assert not encoder.works
+    encoder.close()
+    assert_exact(encoder.encode(TEXTS), small.reference, TEXTS)
+
+
+def test_a_device_that_disagrees_is_refused(small: Subject) -> None:
+    """The first text is compared with the CPU engine before anything is served."""
+    arrays = dict(small.tables.arrays)
+    arrays["emit"] = arrays["emit"] ^ np.uint32(1)
+    arrays["words"] = np.zeros_like(arrays["words"])
+    of = device()
+    with pytest.raises(DeviceError, match="disagrees"):
+        GpuEncoder(DeviceTables(arrays, small.tables.numbers), small.cpu, of, SMALL)
+    of.close()
+
+
+def test_tables_survive_a_file(small: Subject, tmp_path: Path) -> None:
+    """What is saved for a machine without the compiler is what is loaded there."""
+    small.tables.save(tmp_path / "tables.npz")
+    loaded = DeviceTables.load(tmp_path / "tables.npz")
+    assert loaded.numbers == small.tables.numbers
+    assert loaded.arrays.keys() == small.tables.arrays.keys()
+    for name, array in small.tables.arrays.items():
+        assert np.array_equal(loaded.arrays[name], array)
+        assert loaded.arrays[name].dtype == array.dtype
+
+
+def test_imports_what_a_gpu_machine_has() -> None:
+    """numpy and tokenizers: no store, no Kafka client, no compiler of kernels."""
+    code = (
+        "import sys\n"
+        "for m in ('lmdb', 'aiokafka', 'numba', 'cupy'): sys.modules[m] = None\n"
+        "import toktier_gpu.host, toktier_gpu.campaign, toktier_gpu.cupy_device\n"
+        "import toktier_stream.tokenizer.reference\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
