@@ -100,6 +100,8 @@ class Settings(BaseSettings):
             raise ValueError(f"default_tokenizer {self.default_tokenizer!r} is not in tokenizers")
         if self.part_bytes + 4 * KIB > self.max_event_bytes:
             raise ValueError("part_bytes must leave 4 KiB below max_event_bytes for the envelope")
+        if self.store_map_bytes < 16 * self.max_session_bytes:
+            raise ValueError("store_map_bytes must be at least 16 times max_session_bytes")
         return self
 
     @classmethod

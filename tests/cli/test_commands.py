@@ -115,6 +115,7 @@ def test_check_config_prints_the_effective_settings_with_secrets_masked(tmp_path
         ('broker = "amqp://x"', {}, "broker"),
         ("verify_rate = 2", {}, "verify_rate"),
         ("part_bytes = 1048576", {}, "part_bytes"),
+        ("store_map_bytes = 1048576", {}, "store_map_bytes"),
         ("", {"TOKTIER_TOKENIZERS": "/no/json"}, "tokenizers"),
         ('default_tokenizer = "none"', {}, "default_tokenizer"),
         ("broken", {}, "worker.toml"),

@@ -87,6 +87,7 @@ class Partition:
         self._shared = shared
         self._inbox: deque[Record] = deque()
         self._inbox_bytes = 0
+        self._batch_limit = shared.settings.batch_records
         self._paused = False
         self._next_offset = 0
         self._wake = asyncio.Event()
@@ -181,7 +182,11 @@ class Partition:
             return True
         fenced = isinstance(error, ToktierError) and error.code is Code.PRODUCER_FENCED
         fatal = isinstance(error, ToktierError) and error.code in _FATAL
-        if fatal or attempts >= 20:
+        full = isinstance(error, ToktierError) and error.code is Code.STORE_FULL
+        if full:
+            # What does not fit as a whole may fit in pieces, once sessions have made room.
+            self._batch_limit = max(1, self._batch_limit // 4)
+        if fatal or (attempts >= 20 and not full):
             self.error = error
             self._move(State.FAILED)
             return False
@@ -228,17 +233,21 @@ class Partition:
             self.number, s, shared.machine, self._store, shared.sampler, shared.instruments,
             AnsweredOffsets(committed),
         )  # fmt: skip
+        # Ended sessions go first: where the store is full, that makes the room for what follows.
+        await self._turn(processor, transaction, [])
+        if self._stopping():
+            return
         self._next_offset = committed.offset if committed else 0
         self._move(State.RUNNING)
-        if committed is not None:
-            shared.consumer.seek(self.number, committed.offset)
+        # Also where nothing was ever committed: this may be a later life, and its position beyond.
+        shared.consumer.seek(self.number, self._next_offset)
         shared.consumer.resume(self.number)
         _LOG.info("partition_running", partition=self.number, offset=self._next_offset)
         while self.state is State.RUNNING:
             await self._next(processor, transaction)
 
     async def _next(self, processor: Processor, transaction: Transaction) -> None:
-        """One batch: process, publish, store."""
+        """Wait for records or duties, then take a turn."""
         if not self._inbox:
             self.settled.set()
             self._wake.clear()
@@ -250,8 +259,14 @@ class Partition:
         if self.state is not State.RUNNING:
             return
         records = self._take()
-        if not (records or self._checks or self._quarantines or processor.waits_for_parts()):
+        if not (records or self._checks or self._quarantines or processor.has_duties()):
             return
+        await self._turn(processor, transaction, records)
+
+    async def _turn(
+        self, processor: Processor, transaction: Transaction, records: list[Record]
+    ) -> None:
+        """One batch: process, publish, store."""
         loop = asyncio.get_running_loop()
         checks, self._checks = self._checks, []
         quarantines, self._quarantines = self._quarantines, []
@@ -275,6 +290,7 @@ class Partition:
         await loop.run_in_executor(self._shared.executor, processor.commit, work, published)
         stored = time.time_ns()
         tracing.finish(work.traces, (processed, sent), (sent, stored))
+        self._batch_limit = min(2 * self._batch_limit, self._shared.settings.batch_records)
         for sample in work.samples:
             self._shared.verifier.offer(sample)
         self._measure(work, started, processed, sent, stored)
@@ -283,7 +299,7 @@ class Partition:
         s = self._shared.settings
         records: list[Record] = []
         size = 0
-        while self._inbox and len(records) < s.batch_records and size < s.batch_bytes:
+        while self._inbox and len(records) < self._batch_limit and size < s.batch_bytes:
             record = self._inbox.popleft()
             size += _size(record)
             records.append(record)

@@ -41,6 +41,9 @@ from toktier_stream.wire.refusal import WireError
 from toktier_stream.wire.split import split_update
 
 _LOG = telemetry.logger(__name__)
+_EVICTED_AT_ONCE = 64
+_EVICTED_BY_QUOTA = 8
+_EVICTION_S = 5.0
 
 
 @dataclass(slots=True)
@@ -55,6 +58,7 @@ class Work:
     traces: list[EventTrace] = field(default_factory=list)
     sent_at_us: list[int] = field(default_factory=list)
     events: int = 0
+    touched: set[bytes] = field(default_factory=set)
 
 
 class Processor:
@@ -86,10 +90,12 @@ class Processor:
         self._held: dict[str, list[int]] = {}
         self._sources: dict[int, Record] = {}
         self._next = 0
+        self._next_eviction = 0.0
 
-    def waits_for_parts(self) -> bool:
-        """Whether a revision is open whose deadline must be watched."""
-        return self._joiner.open_sets > 0
+    def has_duties(self) -> bool:
+        """Whether there is something to look after without new records: open parts whose deadline
+        passes, sessions whose lifetime does."""
+        return self._joiner.open_sets > 0 or time.monotonic() >= self._next_eviction
 
     def process(
         self,
@@ -119,12 +125,15 @@ class Processor:
         for session_id in quarantines:
             if self._machine.quarantine(work.batch, session_id.encode()):
                 self._instruments.add("toktier.quarantined", reason="verifier")
+        if time.monotonic() >= self._next_eviction:
+            self._evict(work)
         work.outputs.extend(
             OutRecord(self._s.topic_checks, *encode_check(check), partition=self._partition)
             for check in checks
         )
         work.changelog_from = len(work.outputs)
         size = 0
+        # Raises STORE_FULL before anything is published: the partition stops, nothing is lost.
         for key, value in work.batch.changes():
             work.outputs.append(OutRecord(self._s.topic_sessions, key, value, (), self._partition))
             size += len(key) + len(value or b"")
@@ -135,11 +144,34 @@ class Processor:
         work.position = self._answered.position(self._next, self._joiner.oldest_tag())
         return work
 
+    def _evict(self, work: Work) -> None:
+        """Remove sessions past their lifetime, and the least recently used beyond the quota."""
+        found = {
+            "ttl": self._store.expired(time.time_ns() // 1_000_000, _EVICTED_AT_ONCE),
+            "quota": self._store.evict_candidates(_EVICTED_BY_QUOTA)
+            if self._store.over_quota() > 0
+            else [],
+        }
+        removed: set[bytes] = set()
+        for reason, session_ids in found.items():
+            for session_id in session_ids:
+                if session_id in work.touched or session_id in removed:
+                    continue
+                work.batch.remove(session_id)
+                removed.add(session_id)
+                self._instruments.add("toktier.evicted", reason=reason)
+        # Where something was removed there may be more.
+        if not removed:
+            wait = min(_EVICTION_S, self._s.session_ttl_s / 4)
+            self._next_eviction = time.monotonic() + wait
+
     def commit(self, work: Work, published: Sequence[tuple[int, int]]) -> None:
         """Make the store follow a committed transaction: one LMDB transaction."""
         changelog = published[work.changelog_from :]
         offset = changelog[-1][1] + 1 if changelog else self._store.changelog_offset
         self._store.commit(work.batch, changelog_offset=offset, source_offset=work.position.offset)
+        if self._store.over_quota():
+            self._next_eviction = 0.0
 
     def _one(self, work: Work, record: Record, *, tracing_on: bool) -> None:
         started = time.time_ns()
@@ -170,6 +202,7 @@ class Processor:
             return
         self._release(event.session_id)
         self._answered.add(record.offset)
+        work.touched.add(event.session_id.encode())
         answer = self._machine.apply(work.batch, step.ready, time.time_ns() // 1_000_000)
         applied = time.time_ns()
         if event_trace is not None:
