@@ -25,6 +25,9 @@ from toktier_stream.tokenizer.tables import CODE_POINTS, MatcherTables, Op, Refu
 SELF_TEST_SEED: Final = 20_240
 SELF_TEST_TEXTS: Final = 800
 
+_STAND_INS: Final = {byte: character for character, byte in byte_level_alphabet().items()}
+"""The byte-level alphabet's character of each byte."""
+
 
 def compile_pre_tokenizer(
     spec: Mapping[str, Any] | None, probe: Probe | None = None
@@ -124,7 +127,7 @@ def _marked(members: Members, pipeline: Pipeline) -> Members:
 
 def _on_bytes(members: Members) -> Members:
     out = np.zeros(256, dtype=np.bool_)
-    for character, byte in byte_level_alphabet().items():
+    for byte, character in _STAND_INS.items():
         out[byte] = members[ord(character)]
     return out
 
@@ -256,7 +259,7 @@ def same_pieces(tables: MatcherTables, reference: ReferencePieces, text: str) ->
     expected = reference(text)
     if tables.byte_level:
         # Spans of pieces that start inside a character are not told; their bytes are.
-        alphabet = {byte: character for character, byte in byte_level_alphabet().items()}
-        ours = ["".join(alphabet[b] for b in data[start:end]) for start, end in spans]
+        # Latin-1 maps each byte to the code point of its number, which translate then replaces.
+        ours = [data[s:e].decode("latin-1").translate(_STAND_INS) for s, e in spans]
         return ours == [piece for piece, _ in expected]
     return spans == [span for _, span in expected]
