@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from toktier_gpu import sources
-from toktier_gpu.device import Buffer, DeviceError, Plan, Raw
+from toktier_gpu.device import Buffer, DeviceError, Launch, Plan, Raw
 
 BLOCKS_PER_MULTIPROCESSOR: Final = 8
 """Of 256 threads: all that a multiprocessor can hold."""
@@ -27,13 +28,13 @@ class CupyDevice:
         try:
             self._cupy: Any = importlib.import_module("cupy")
         except ImportError as error:
-            raise DeviceError("CuPy is not installed (toktier-stream[gpu])") from error
+            raise DeviceError(f"CuPy cannot be imported (toktier-stream[gpu]): {error}") from error
         self._runtime = self._cupy.cuda.runtime
         self._pinned = self._cupy.cuda.PinnedMemoryPool()
         self._number = number
         self._use_graphs = graphs
         self._graphs: dict[int, Any] = {}
-        self._seen: set[int] = set()
+        self._seen: dict[int, Plan] = {}
         self._memory: list[Any] = []
         self._staged: list[Any] = []
         with self._errors():
@@ -58,7 +59,8 @@ class CupyDevice:
             cuda.driver.CUDADriverError,
             cuda.compiler.CompileException,
             cuda.memory.OutOfMemoryError,
-            self._cupy.cuda.nvrtc.NVRTCError,
+            cuda.nvrtc.NVRTCError,
+            ImportError,  # CuPy loads NVRTC on first use
         )
         try:
             yield
@@ -104,13 +106,34 @@ class CupyDevice:
                 graph.launch(self._stream)
             else:
                 self._launch(plan)
-                self._seen.add(key)
+                self._seen[key] = plan
 
     def _launch(self, plan: Plan) -> None:
         for launch in plan.launches:
-            function, types = self._kernels[launch.kernel]
-            values = [_value(a, t) for a, t in zip(launch.arguments, types, strict=True)]
-            function((launch.grid,), (launch.block,), tuple(values), shared_mem=launch.shared)
+            self._launch_one(launch)
+
+    def _launch_one(self, launch: Launch) -> None:
+        function, types = self._kernels[launch.kernel]
+        values = [_value(a, t) for a, t in zip(launch.arguments, types, strict=True)]
+        function((launch.grid,), (launch.block,), tuple(values), shared_mem=launch.shared)
+
+    def profile(self, plan: Plan, repeats: int = 5) -> list[tuple[str, float]]:
+        """Each launch of a plan on what is uploaded now: kernel and median microseconds."""
+        event = self._cupy.cuda.Event
+        times: list[list[float]] = [[] for _ in plan.launches]
+        with self._errors(), self._device, self._stream:
+            for _ in range(repeats):
+                marks = [event()]
+                marks[0].record(self._stream)
+                for launch in plan.launches:
+                    self._launch_one(launch)
+                    marks.append(event())
+                    marks[-1].record(self._stream)
+                self._stream.synchronize()
+                for i, (a, b) in enumerate(pairwise(marks)):
+                    times[i].append(1000.0 * self._cupy.cuda.get_elapsed_time(a, b))
+        names = [launch.kernel for launch in plan.launches]
+        return [(n, sorted(t)[len(t) // 2]) for n, t in zip(names, times, strict=True)]
 
     def synchronize(self) -> None:
         """Wait for all that was started."""

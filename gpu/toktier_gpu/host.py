@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from toktier_gpu import plan as plans
 from toktier_gpu.batch import Batch
-from toktier_gpu.device import Device, DeviceError, Raw
+from toktier_gpu.device import Device, DeviceError, Plan, Raw
 from toktier_gpu.plan import Buffers, Limits
 from toktier_gpu.tables import DeviceTables
 from toktier_stream.tokenizer.face import Encoder, Tokens
@@ -22,6 +22,9 @@ from toktier_stream.tokenizer.face import Encoder, Tokens
 log = logging.getLogger(__name__)
 
 Flags = npt.NDArray[np.uint32]
+
+WARM_RUNS: Final = 3
+"""Load the code, capture, replay."""
 
 SELF_TEST: Final = "It's  1234 naïve 日本語\r\n\tdéjà-vu… ".encode()
 
@@ -68,11 +71,11 @@ class GpuEncoder:
         self._lock = threading.Lock()
         self._works = True
         self._fallbacks = dict.fromkeys(Fallback, 0)
-        self._buffers = Buffers(device, self.limits)
+        self.buffers = Buffers(device, self.limits)
         placed = plans.upload_tables(device, tables)
         capacities = [c for c in self.limits.buckets if c < self.limits.bytes]
         self.plans = tuple(
-            plans.make_plan(device, self._buffers, tables, placed, self.limits, capacity)
+            plans.make_plan(device, self.buffers, tables, placed, self.limits, capacity)
             for capacity in (*capacities, self.limits.bytes)
         )
         self._self_test()
@@ -122,6 +125,16 @@ class GpuEncoder:
             ]
         )
 
+    def warm(self) -> None:
+        """Run every plan as often as a device needs to replay it at its best.
+
+        Raises DeviceError.
+        """
+        with self._lock:
+            for plan in self.plans:
+                for _ in range(WARM_RUNS):
+                    self._run([SELF_TEST], plan)
+
     def close(self) -> None:
         """Give the device back. Later texts go to the CPU engine."""
         with self._lock:
@@ -156,16 +169,16 @@ class GpuEncoder:
                 log.warning("a batch of %d texts goes to the CPU: %s", len(texts), error)
                 return None
 
-    def _run(self, texts: Sequence[bytes]) -> tuple[Batch, Flags]:
+    def _run(self, texts: Sequence[bytes], plan: Plan | None = None) -> tuple[Batch, Flags]:
         """One batch on the device: its tokens (of no use where a text's flags are set)."""
         size = sum(map(len, texts))
         if not size:
             empty = np.zeros(0, dtype=np.uint32)
             offsets = np.zeros(len(texts) + 1, dtype=np.int64)
             return Batch(empty, empty, offsets), np.zeros(len(texts), dtype=np.uint32)
-        buffers, device = self._buffers, self._device
-        device.upload(buffers.input, self._packed(texts, size))
-        device.run(next(p for p in self.plans if p.capacity >= size))
+        buffers, device = self.buffers, self._device
+        device.upload(buffers.input, self.packed(texts, size))
+        device.run(plan or self.plan_for(size))
         report = device.download(buffers.report, buffers.report_size).view(np.uint32)
         count = int(report[plans.TOKENS])
         offsets = report[buffers.offsets_at // 4 :][: len(texts) + 1].astype(np.int64)
@@ -175,9 +188,13 @@ class GpuEncoder:
         out = device.download(buffers.out, 8 * count).view(np.uint32)
         return Batch(out[:count], out[count:], offsets), flags
 
-    def _packed(self, texts: Sequence[bytes], size: int) -> Raw:
+    def plan_for(self, size: int) -> Plan:
+        """The smallest plan for a batch of ``size`` bytes."""
+        return next(p for p in self.plans if p.capacity >= size)
+
+    def packed(self, texts: Sequence[bytes], size: int) -> Raw:
         """Head, starts and texts as one upload."""
-        buffers = self._buffers
+        buffers = self.buffers
         data = self._device.staging(buffers.text_at + size + plans.PADDING)
         words = data[: buffers.text_at].view(np.uint32)
         words[:2] = size, len(texts)

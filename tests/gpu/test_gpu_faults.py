@@ -43,8 +43,8 @@ FAULTS = {
         "segments[k + 1u] - 1u : bytes;\n        if (mark[start] & LITERAL) {",
     ),
     "a segment that reaches into the next text": (
-        "bool starts = mark[i] & (TEXT | LITERAL);",
-        "bool starts = mark[i] & LITERAL;",
+        "bool starts = (here & (TEXT | LITERAL)) ||",
+        "bool starts = (here & LITERAL) ||",
     ),
     "a lost tail of the last tile": (
         "return (bytes + TILE - 1u) / TILE;",

@@ -20,22 +20,23 @@ KERNEL find_segments(
     u32 bytes = head[HEAD_BYTES];
     for (u32 tile = blockIdx.x; tile < tiles_of(bytes); tile += gridDim.x) {
         u32 first = tile * TILE + threadIdx.x * PER_THREAD, bits = 0;
-        for (u32 b = 0; b < PER_THREAD; b++) {
-            u32 i = first + b;
-            if (i >= bytes) break;
-            piece[i] = 0;
-            if (mark[i] & INSIDE) continue;
-            bool starts = mark[i] & (TEXT | LITERAL);
-            if (!starts && i) {
-                starts = mark[i - 1u] & (LITERAL | INSIDE);
-                if (!starts && cls[i] != CONTINUATION) {
-                    u32 before = i - 1u;
-                    while (before && cls[before] == CONTINUATION) before--;
-                    starts = cls[before] != CONTINUATION && two_sided[cls[before] * kinds + cls[i]];
-                }
+        // Buffers are made of whole tiles; what stands behind the last byte is masked below.
+        const u64 *marks = (const u64 *)(mark + first), *found = (const u64 *)(cls + first);
+        u32 edge = first ? mark[first - 1u] : 0u, left = CONTINUATION;
+        for (u32 before = first; before && left == CONTINUATION;) left = cls[--before];
+        for (u32 b = 0; b < PER_THREAD && first + b < bytes; b++) {
+            u32 here = (u32)(marks[b >> 3] >> (b & 7u) * 8u) & 255u;
+            u32 kind = (u32)(found[b >> 3] >> (b & 7u) * 8u) & 255u;
+            bool starts = (here & (TEXT | LITERAL)) || (edge & (LITERAL | INSIDE));
+            if (kind != CONTINUATION) {
+                if (left != CONTINUATION) starts = starts || two_sided[left * kinds + kind];
+                left = kind;
             }
-            bits |= (u32)starts << b;
+            bits |= (u32)(starts && !(here & INSIDE)) << b;
+            edge = here;
         }
+        ((u64 *)(piece + first))[0] = 0;
+        ((u64 *)(piece + first))[1] = 0;
         if (first < bytes) starts_here[first / PER_THREAD] = (u16)bits;
         count_tile(sums, tiles, tile, (u32)__popc(bits));
     }
@@ -70,11 +71,15 @@ KERNEL write_segments(const u32 *head, const u16 *starts_here, const u32 *tiles,
     }
 }
 
+// The lowest bit of each of eight bytes that are 0 or 1.
+INLINE u32 low_bit_of_bytes(u64 bytes) { return (u32)(bytes * 0x0102040810204080ull >> 56); }
+
 INLINE u32 piece_bits(const u8 *piece, u32 first, u32 bytes)
 {
-    u32 bits = 0;
-    for (u32 b = 0; b < PER_THREAD && first + b < bytes; b++) bits |= (u32)piece[first + b] << b;
-    return bits;
+    if (first >= bytes) return 0;
+    const u64 *words = (const u64 *)(piece + first);
+    u32 bits = low_bit_of_bytes(words[0]) | low_bit_of_bytes(words[1]) << 8;
+    return bits & low_bits(bytes - first);
 }
 
 KERNEL count_pieces(const u32 *head, const u8 *piece, u32 *tiles)
