@@ -69,6 +69,20 @@ def test_inspect_shows_name_pipeline_and_admission():
     assert facts["name"] in shown.stdout
     assert facts["splices"] is True
     assert facts["added_tokens"]["all"] > 0
+    assert facts["admission"] == "engine"
+    assert any("LF CR" in line for line in facts["no_boundary"])
+    assert facts["no_boundary"][0] in shown.stdout
+
+
+def test_warmup_leaves_everything_compiled(tmp_path):
+    """The cache folder is filled, and the next start uses it."""
+    first = command("warmup", TOKTIER_CACHE=str(tmp_path))
+    assert first.returncode == 0, first.stderr
+    assert "engine, ready in" in first.stdout
+    assert "compiling" in first.stderr
+    again = command("warmup", str(shipped_path()), TOKTIER_CACHE=str(tmp_path))
+    assert again.returncode == 0
+    assert "compiling" not in again.stderr
 
 
 def test_inspect_gives_the_reason_for_a_refusal(tmp_path):

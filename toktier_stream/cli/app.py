@@ -22,6 +22,7 @@ from toktier_stream.cli import (
     tail,
     tokenizers,
     verify,
+    warmup,
     worker,
 )
 from toktier_stream.errors import ToktierError
@@ -40,6 +41,7 @@ app.command("tail")(tail.tail)
 app.command("encode")(encode.encode)
 app.command("session")(session.session)
 app.command("verify")(verify.verify)
+app.command("warmup")(warmup.warmup)
 app.command("inspect")(inspect.inspect)
 app.add_typer(tokenizers.app, name="tokenizers")
 app.command("check-config")(configure.check_config)

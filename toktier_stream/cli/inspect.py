@@ -10,6 +10,8 @@ import typer
 
 from toktier_stream.cli.extras import worker_extra
 
+_LISTS = ("stages", "classes", "no_boundary")
+
 
 def inspect(
     tokenizer: Annotated[
@@ -17,9 +19,11 @@ def inspect(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Show a tokenizer's name, pipeline and admission, with the reason for each refusal."""
+    """Show a tokenizer's name, pipeline and admission, with the reason for each refusal; for the
+    exact engine its stages, character classes, and between which classes text may not be cut."""
     with worker_extra():
         from toktier_stream.session.engines import open_tokenizer
+        from toktier_stream.tokenizer.encoder import FastEncoder
     entry = open_tokenizer(tokenizer)
     spec = entry.artifact.spec
     added = entry.artifact.added_tokens
@@ -43,12 +47,23 @@ def inspect(
         "longest_token_chars": entry.encoder.longest_token,
         "literal_reach_bytes": entry.encoder.literal_reach,
     }
+    encoder = entry.encoder
+    if isinstance(encoder, FastEncoder):
+        tables = encoder.compiled.matcher
+        facts["stages"] = list(tables.stage_words)
+        facts["classes"] = list(tables.class_words)
+        facts["no_boundary"] = list(tables.boundary_words)
     if as_json:
         typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
     width = max(map(len, facts))
     for name, value in facts.items():
-        typer.echo(f"{name:<{width}}  {_readable(value)}")
+        if name in _LISTS:
+            typer.echo(f"{name}:")
+            for line in value:
+                typer.echo(f"    {line}")
+        else:
+            typer.echo(f"{name:<{width}}  {_readable(value)}")
 
 
 def _kinds(part: Any, inner: str) -> list[str]:
