@@ -23,7 +23,7 @@ from toktier_stream.tokenizer.stages import Behavior, Pipeline, View
 from toktier_stream.tokenizer.tables import CODE_POINTS, MatcherTables, Op, Refusal, pieces
 
 SELF_TEST_SEED: Final = 20_240
-SELF_TEST_TEXTS: Final = 800
+SELF_TEST_TEXTS: Final = 3000
 
 _STAND_INS: Final = {byte: character for character, byte in byte_level_alphabet().items()}
 """The byte-level alphabet's character of each byte."""
