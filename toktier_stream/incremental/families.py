@@ -39,15 +39,25 @@ class OnePieceEncoder:
         """
         model = rules.from_spec(artifact.spec)
         self.pipeline = pipeline.read(artifact, model)
-        self.tables = build(model) if tables is None else tables
-        selftest.check(self.tables, model)
-        self.reader = Reader(self.pipeline)
+        self._tables = build(model) if tables is None else tables
+        selftest.check(self._tables, model)
+        self._reader = Reader(self.pipeline)
         self._fingerprint = fingerprint(artifact, ENGINE)
         literals = self.pipeline.literals
         self._literal_ids = np.array([t.id for t in literals], dtype=np.uint32)
         self._literal_bytes = [t.content.encode() for t in literals]
         self._byte_ids = np.array(self.pipeline.byte_ids, dtype=np.uint32)
         self._longest = max([self.tables.longest, *(len(t.content) for t in literals)])
+
+    @property
+    def tables(self) -> Tables:
+        """The compiled dictionary."""
+        return self._tables
+
+    @property
+    def reader(self) -> Reader:
+        """Splits text into symbols and added tokens."""
+        return self._reader
 
     @property
     def fingerprint(self) -> str:

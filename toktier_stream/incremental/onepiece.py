@@ -7,7 +7,7 @@ and is kept nowhere else: 5 bytes per character. Exact after every append and ed
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -16,11 +16,10 @@ from toktier_stream.incremental.change import START, Change, Settled, smallest
 from toktier_stream.incremental.jit import kernel
 from toktier_stream.incremental.pipeline import CODE_POINTS, LONGEST_LITERAL
 from toktier_stream.incremental.rules import Ints, Symbols
+from toktier_stream.incremental.segments import Reader
 from toktier_stream.incremental.state import State, room
+from toktier_stream.incremental.tables import Tables
 from toktier_stream.tokenizer.face import Tokens
-
-if TYPE_CHECKING:
-    from toktier_stream.incremental.families import OnePieceEncoder
 
 _BLOCK = 4096
 """Symbols between two remembered byte positions."""
@@ -29,10 +28,27 @@ _CHUNK = 2 * (LONGEST_LITERAL + 1)
 """Bytes of unchanged text behind an edit that are read at first; doubled until in step."""
 
 
+class Family(Protocol):
+    """What a session reads of its family (families.py has it)."""
+
+    @property
+    def tables(self) -> Tables: ...
+
+    @property
+    def reader(self) -> Reader: ...
+
+    @property
+    def literal_reach(self) -> int: ...
+
+    def emit(self, nodes: Ints, widths: Ints) -> Tokens: ...
+
+    def spell(self, theta: Ints, widths: Symbols) -> bytes: ...
+
+
 class OnePieceSession:
     """The tokens of one growing text. Positions are bytes of UTF-8. Not thread-safe."""
 
-    def __init__(self, encoder: OnePieceEncoder, base: Settled = START) -> None:
+    def __init__(self, encoder: Family, base: Settled = START) -> None:
         self._encoder = encoder
         self._base = base
         self._state = State(encoder.tables)
@@ -44,7 +60,7 @@ class OnePieceSession:
         self._tokens = 0
 
     @classmethod
-    def resume(cls, encoder: OnePieceEncoder, settled: Settled, tail: bytes) -> OnePieceSession:
+    def resume(cls, encoder: Family, settled: Settled, tail: bytes) -> OnePieceSession:
         """Continue a session from a settled boundary and the text after it; what lies before
         needs no memory."""
         session = cls(encoder, settled)
