@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from toktier_gpu.campaign import Samples, words_of
+from toktier_gpu.device import Device
 from toktier_gpu.host import GpuEncoder
 from toktier_gpu.plan import Limits
 from toktier_gpu.shim_device import ShimDevice, build
 from toktier_gpu.tables import DeviceTables
-
 from toktier_stream.tokenizer.added import AddedTables
 from toktier_stream.tokenizer.admission import load_encoder
 from toktier_stream.tokenizer.artifact import Artifact, byte_level_alphabet
@@ -61,7 +61,7 @@ class Subject:
         """Its texts."""
         return Samples(self.tables, self.vocabulary, self.literals, seed, **options)
 
-    def encoder(self, of: ShimDevice, limits: Limits = SMALL) -> GpuEncoder:
+    def encoder(self, of: Device, limits: Limits = SMALL) -> GpuEncoder:
         """Its encoder on a device."""
         return GpuEncoder(self.tables, self.cpu, of, limits)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from toktier_gpu import nvrtc, sources
 from toktier_gpu.device import DeviceError
 from toktier_gpu.plan import THREADS
@@ -35,7 +36,8 @@ def test_a_mistake_is_an_error(compiler: nvrtc.Nvrtc) -> None:
 
 
 def test_plain_sources() -> None:
-    """No includes and no PTX, so that nothing but the text decides what is compiled."""
+    """No includes and no PTX, so that nothing but the text decides what is compiled; ASCII."""
     text = sources.joined()
+    assert text.isascii()
     assert not re.search(r"^\s*#\s*include|\basm\b", text, re.MULTILINE)
     assert len(sources.kernels(text)) == text.count("\nKERNEL ")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from gpu_harness import CHARACTERS, SMALL, device, subject
+
 from toktier_gpu.campaign import SHORT_SIZES, Outcome, run
 from toktier_gpu.plan import Limits
 

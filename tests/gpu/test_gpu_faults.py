@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from gpu_harness import SMALL, Subject, device, made, subject
+
 from toktier_gpu import sources
 from toktier_gpu.campaign import run
 from toktier_gpu.device import DeviceError
 from toktier_gpu.host import GpuEncoder
 from toktier_gpu.plan import Limits
 from toktier_gpu.tables import DeviceTables
-
 from toktier_stream.tokenizer.shipped import shipped_path
 
 TINY = Limits(bytes=4096, texts=16, buckets=())

@@ -9,6 +9,7 @@ import pytest
 from gpu_harness import Subject, device, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toktier_gpu.plan import Limits
 from toktier_gpu.shim_device import MODES, ShimDevice
 

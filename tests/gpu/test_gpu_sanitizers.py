@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from gpu_harness import SMALL, device, subject
+
 from toktier_gpu.campaign import run
 from toktier_gpu.plan import Limits
 from toktier_gpu.shim_device import MODES
-
 from toktier_stream.tokenizer.shipped import shipped_path
 
 TINY = Limits(bytes=4096, texts=16, buckets=())

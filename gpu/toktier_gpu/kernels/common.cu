@@ -37,7 +37,7 @@ typedef unsigned long long u64;
 #define LONG_PIECE 4u   // a piece is above the limit, or its merges take too many rounds
 #define LITERALS 8u     // added tokens overlap over more than the limit
 
-// counts[…], all of the batch
+// counts[...], all of the batch
 #define SEGMENTS 0u
 #define PIECES 1u
 #define WHOLE 2u // pieces above SHORT_WORD bytes that are no word
@@ -52,7 +52,7 @@ typedef unsigned long long u64;
 #define SHORT_BYTES 32u
 #define MEDIUM_BYTES 128u
 
-// head[…], uploaded with the texts
+// head[...], uploaded with the texts
 #define HEAD_BYTES 0u
 #define HEAD_TEXTS 1u
 
