@@ -19,6 +19,7 @@ from toktier_stream.cli import (
     inspect,
     replay,
     session,
+    store,
     tail,
     tokenizers,
     verify,
@@ -43,6 +44,7 @@ app.command("session")(session.session)
 app.command("verify")(verify.verify)
 app.command("warmup")(warmup.warmup)
 app.command("inspect")(inspect.inspect)
+app.add_typer(store.app, name="store")
 app.add_typer(tokenizers.app, name="tokenizers")
 app.command("check-config")(configure.check_config)
 

@@ -46,6 +46,19 @@ def open_environment(folder: Path, map_bytes: int) -> lmdb.Environment:
     return env
 
 
+def stored_map_bytes(folder: Path) -> int:
+    """The ``map_bytes`` that an existing environment was opened with; what LMDB remembers of it.
+
+    Raises ``STORE_FORMAT``.
+    """
+    with told(folder):
+        env = lmdb.open(str(folder), map_size=0, readonly=True, create=False, lock=False)
+        size: int = env.info()["map_size"]
+        env.close()
+    # The larger of two reserves was added: take both away, and what is left is the smaller.
+    return max(1, min(size - _RESERVE, size * 16 // 17))
+
+
 @contextmanager
 def told(path: Path) -> Iterator[None]:
     """LMDB's errors as ours: no room, or nothing that can be used any more."""

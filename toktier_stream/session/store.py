@@ -44,7 +44,7 @@ from toktier_stream.session.batch import (
     Sealed,
     session_key,
 )
-from toktier_stream.session.environment import open_environment, ours, told
+from toktier_stream.session.environment import open_environment, ours, stored_map_bytes, told
 from toktier_stream.session.expiry import Expiry
 from toktier_stream.session.header import Header
 from toktier_stream.session.record import Session
@@ -152,9 +152,9 @@ class Store:
     ) -> Store:
         """Open or create the store in the folder ``path`` (mode 0700, files 0600).
 
-        ``map_bytes``: the most it may hold on disk (sparse, never resized); ``hot_bytes``: memory
-        for live sessions; ``ttl_ms``: see :meth:`expired`; ``quota_bytes``: see :meth:`over_quota`,
-        0 for none. Raises ``STORE_BUSY``, ``STORE_FORMAT`` or ``STORE_FULL``.
+        ``map_bytes``: the most it may hold on disk (sparse, never resized; 0: as an existing store
+        was made); ``hot_bytes``: memory for live sessions; ``ttl_ms``: see
+        :meth:`expired`; ``quota_bytes``: see :meth:`over_quota`, 0 for none. Raises ``STORE_BUSY``, ``STORE_FORMAT`` or ``STORE_FULL``.
         """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -167,6 +167,7 @@ class Store:
             raise ToktierError(Code.STORE_BUSY, str(folder)) from error
         with ExitStack() as undo:
             undo.callback(os.close, lock)
+            map_bytes = map_bytes or stored_map_bytes(folder)
             env = open_environment(folder, map_bytes)
             undo.callback(env.close)
             with told(folder):
