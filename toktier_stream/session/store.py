@@ -153,8 +153,9 @@ class Store:
         """Open or create the store in the folder ``path`` (mode 0700, files 0600).
 
         ``map_bytes``: the most it may hold on disk (sparse, never resized; 0: as an existing store
-        was made); ``hot_bytes``: memory for live sessions; ``ttl_ms``: see
-        :meth:`expired`; ``quota_bytes``: see :meth:`over_quota`, 0 for none. Raises ``STORE_BUSY``, ``STORE_FORMAT`` or ``STORE_FULL``.
+        was made); ``hot_bytes``: memory for live sessions; ``ttl_ms``: see :meth:`expired`;
+        ``quota_bytes``: see :meth:`over_quota`, 0 for none. Raises ``STORE_BUSY``, ``STORE_FORMAT``
+        or ``STORE_FULL``.
         """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
