@@ -43,6 +43,29 @@ def test_batches_of_a_family(family: str, family_file: Callable[[str], Path]) ->
 
 
 @pytest.mark.families
+@pytest.mark.parametrize("family", BYTE_LEVEL)
+def test_code_points(family: str, family_file: Callable[[str], Path]) -> None:
+    """Characters alone and between letters, spaces and digits: all of them in the long form,
+    every 101st otherwise."""
+    tested = subject(family_file(family))
+    step = 1 if CHARACTERS >= 1_000_000 else 101
+    points = [c for c in range(0, 0x110000, step) if not 0xD800 <= c < 0xE000]
+    templates = ("{0}", " {0}a", "1{0}{0} ", "A{0}'s{0}\n")
+    texts = [
+        "".join(t.format(chr(c)) for c in points[i : i + 40] for t in templates).encode()
+        for i in range(0, len(points), 40)
+    ]
+    of = device()
+    encoder = tested.encoder(of, Limits(bytes=1 << 17, texts=128, buckets=()))
+    batches = [texts[i : i + 100] for i in range(0, len(texts), 100)]
+    outcome = run(encoder, tested.cpu, iter(batches), 1 << 60)
+    print(f"{family}: {outcome}")
+    assert outcome.differences == []
+    assert outcome.texts == len(texts)
+    of.close()
+
+
+@pytest.mark.families
 @pytest.mark.parametrize("family", ["llama3_1", "deepseek_v3"])
 def test_real_text(
     family: str, family_file: Callable[[str], Path], transcripts: Path | None
