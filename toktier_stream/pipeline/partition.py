@@ -90,6 +90,7 @@ class Partition:
         self._batch_limit = shared.settings.batch_records
         self._paused = False
         self._next_offset = 0
+        self._attempts = 0  # lives in a row that ended before anything was committed
         self._wake = asyncio.Event()
         self.settled = asyncio.Event()  # everything fed so far is answered, stored and sampled
         self._checks: list[CheckRecord] = []
@@ -155,18 +156,16 @@ class Partition:
         self.state = state
 
     async def _live(self) -> None:
-        attempts = 0
         self._shared.instruments.move("toktier.partitions", 1)
         try:
             while self.state is not State.STOPPING:
                 transaction = self._shared.broker.transaction(self._transactional_id)
                 try:
                     await self._life(transaction)
-                    attempts = 0
                 except (ToktierError, OSError, TimeoutError) as error:
-                    if not await self._retry(error, attempts):
+                    if not await self._retry(error, self._attempts):
                         return
-                    attempts += 1
+                    self._attempts += 1
                 finally:
                     await transaction.stop()
         finally:
@@ -288,6 +287,7 @@ class Partition:
             raise
         sent = time.time_ns()
         await loop.run_in_executor(self._shared.executor, processor.commit, work, published)
+        self._attempts = 0
         stored = time.time_ns()
         tracing.finish(work.traces, (processed, sent), (sent, stored))
         self._batch_limit = min(2 * self._batch_limit, self._shared.settings.batch_records)

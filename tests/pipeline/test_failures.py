@@ -1,0 +1,46 @@
+"""Publishing and storing that fail, again and again: every event is answered, once, in order."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from pipeline_harness import Running, local_backend, make_settings
+
+from toktier_stream.broker.local import LocalTransaction
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.wire.messages import Status
+
+
+@pytest.fixture
+def backend():
+    """What fails here is put into the embedded broker."""
+    return local_backend()
+
+
+def fail_publish(monkeypatch, fails):
+    """Let publish number ``n`` fail where ``fails(n)``, and try again at once."""
+    numbers, publish = count(), LocalTransaction.publish
+
+    async def failing(self, *args):
+        if fails(next(numbers)):
+            raise ToktierError(Code.BROKER_UNREACHABLE, "a failure made for the test")
+        return await publish(self, *args)
+
+    monkeypatch.setattr(LocalTransaction, "publish", failing)
+    monkeypatch.setattr("toktier_stream.pipeline.partition._RETRY_S", (0.0,))
+
+
+async def test_failures_with_success_between_them_do_not_add_up(
+    backend, state_dir, hands, monkeypatch
+):
+    """Only failures in a row end a worker: one that is interrupted now and then runs for years."""
+    fail_publish(monkeypatch, lambda n: n % 2 == 1)
+    settings = make_settings(backend, state_dir, verify_rate=0)
+    async with Running(backend, settings) as running:
+        h = await hands(settings)
+        await h.reset("s", 1, "x")
+        for revision in range(2, 32):
+            assert (await h.append("s", revision, " y")).status is Status.OK
+        assert not running.task.done()
+    assert [a.revision for a in h.answers] == list(range(1, 32))
