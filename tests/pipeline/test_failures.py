@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 
 import pytest
@@ -9,6 +10,7 @@ from pipeline_harness import Running, local_backend, make_settings
 
 from toktier_stream.broker.local import LocalTransaction
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session.store import Store
 from toktier_stream.wire.messages import Status
 
 
@@ -44,3 +46,23 @@ async def test_failures_with_success_between_them_do_not_add_up(
             assert (await h.append("s", revision, " y")).status is Status.OK
         assert not running.task.done()
     assert [a.revision for a in h.answers] == list(range(1, 32))
+
+
+async def test_damage_that_only_a_sample_meets_costs_a_reset(backend, state_dir, hands):
+    """The verifier reads pages that the splice did not: a damaged one must not stop the partition,
+    which would meet it again in every life."""
+    settings = make_settings(backend, state_dir, partitions=1)
+    text = "a long text with many pages, " * 20000
+    async with Running(backend, settings):
+        h = await hands(settings)
+        await h.reset("s", 1, text)
+    path = state_dir / f"{settings.topic_appends}-0"
+    with Store.open(path, map_bytes=1 << 30) as store, store._env.begin(write=True) as txn:
+        key, page = list(txn.cursor(store._pages))[1]
+        txn.put(key, bytes([*page[:-1], page[-1] ^ 1]), db=store._pages)
+    async with Running(backend, settings):
+        async with asyncio.timeout(10):
+            assert (await h.append("s", 2, " more")).status is Status.OK
+        lost = await h.append("s", 3, " and more")
+        assert (lost.status, lost.code) == (Status.NEED_RESET, Code.STATE_MISS)
+        assert (await h.reset("s", 4, text)).status is Status.OK

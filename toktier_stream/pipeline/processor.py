@@ -17,7 +17,7 @@ from opentelemetry import trace
 from toktier_stream import telemetry
 from toktier_stream.broker.port import Committed, OutRecord, Record
 from toktier_stream.config import Settings
-from toktier_stream.errors import Code, describe
+from toktier_stream.errors import Code, ToktierError, describe
 from toktier_stream.pipeline import tracing
 from toktier_stream.pipeline.offsets import AnsweredOffsets
 from toktier_stream.pipeline.tracing import EventTrace
@@ -345,6 +345,15 @@ class Processor:
         session = work.batch.session(answer.session_id.encode())
         if session is None:
             return
+        try:
+            text, ids = session.text(), emitted(session.ids(), answer)
+        except ToktierError as error:
+            if error.code is not Code.STORE_CORRUPT:
+                raise
+            # A page that the answer did not need is damaged. The answer stands; the session does
+            # not: its next event is a miss, as wherever else damage is found.
+            work.batch.remove(answer.session_id.encode())
+            return
         context: trace.SpanContext | None = None
         if event_trace is not None:
             context = event_trace.span.get_span_context()
@@ -357,8 +366,8 @@ class Processor:
                 tokenizer=answer.tokenizer,
                 route=answer.route,
                 engine=answer.evidence.engine if answer.evidence else "",
-                text=session.text(),
-                ids=emitted(session.ids(), answer),
+                text=text,
+                ids=ids,
                 reference=self._machine.reference(answer.tokenizer),
                 context=context,
             )
