@@ -294,7 +294,7 @@ class AppendProducer:
             sent = self._sessions.get(update.session_id)
             if sent is None:
                 continue
-            if update.status is Status.NEED_RESET or update.code is Code.STALE_REVISION:
+            if _behind(sent, update):
                 await self._start_over(sent, update)
                 continue
             self._settle(update)
@@ -326,6 +326,16 @@ class AppendProducer:
             ]
             for key in replaced:
                 ticket._answer.add_done_callback(_forward(self._waiting.pop(key)))
+
+
+def _behind(sent: _Sent, update: TokenUpdate) -> bool:
+    """Whether the worker's session is not the one sent here: its state is lost, or an older run
+    under the same name has used these revisions, or revisions that come yet."""
+    return (
+        update.status is Status.NEED_RESET
+        or update.code in (Code.STALE_REVISION, Code.REVISION_REUSED)
+        or (update.status is Status.DUPLICATE and update.session_revision > sent.revision)
+    )
 
 
 def _forward(target: asyncio.Future[TokenUpdate]) -> Any:
