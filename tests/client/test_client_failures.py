@@ -3,9 +3,18 @@ for ever, and the pipeline ends up with the producer's text."""
 
 from __future__ import annotations
 
+from pipeline_harness import Hands
 from test_clients import Fleet, until_ids
 
+from toktier_stream.broker.port import OutRecord
+from toktier_stream.errors import Code
 from toktier_stream.wire.messages import Status
+
+
+async def poison(fleet, session):
+    """Set a session aside: its next edit is answered NEED_RESET."""
+    hands = Hands(fleet.backend.connect(), fleet.settings)
+    await hands.send(OutRecord(fleet.settings.topic_appends, session.encode(), b"\xff\xff"))
 
 
 async def test_a_young_session_of_an_older_run_is_not_continued(tmp_path):
@@ -32,3 +41,27 @@ async def test_a_repeat_of_an_older_runs_beginning_starts_over(tmp_path):
         async with fleet.producer() as producer, fleet.consumer() as consumer:
             await producer.send_text("s", "the same beginning")
             await until_ids(consumer, "s", "the same beginning")
+
+
+async def test_a_ticket_that_a_later_reset_covers_gets_its_answer(tmp_path):
+    """NEED_RESET comes after the caller has sent a reset already: nobody waits for ever."""
+    fleet = Fleet(tmp_path, producer={"max_memory_bytes": 4})
+    async with fleet.worker(), fleet.producer() as producer:
+        await (await producer.append("s", "a text too long to be kept")).answer(60)
+        await poison(fleet, "s")
+        refused = await producer.append("s", " more")
+        covering = await producer.send_text("s", "a text too long to be kept, and more")
+        assert (await covering.answer(60)).status is Status.OK
+        assert await refused.answer(10) == await covering.answer()
+
+
+async def test_a_session_of_an_older_run_can_be_closed(tmp_path):
+    """The first close meets a stale revision and learns the session's own; the next one closes."""
+    fleet = Fleet(tmp_path)
+    async with fleet.worker():
+        async with fleet.producer() as producer:
+            for _ in range(7):
+                await (await producer.append("s", "x")).answer(60)
+        async with fleet.producer() as producer:
+            assert (await (await producer.close("s")).answer(60)).code is Code.STALE_REVISION
+            assert (await (await producer.close("s")).answer(60)).closed

@@ -308,14 +308,19 @@ class AppendProducer:
         """Meet NEED_RESET (or a revision that an earlier run used up) with a reset."""
         async with sent.lock:
             if update.revision < sent.reset_at:
-                return  # a reset sent since then covers it
+                # A reset sent since then covers it, and answers for it.
+                covering = self._waiting.get((update.session_id, sent.reset_at))
+                waiting = self._waiting.pop((update.session_id, update.revision), None)
+                if waiting is not None and covering is not None:
+                    covering.add_done_callback(_forward(waiting))
+                return
+            sent.revision = max(sent.revision, update.session_revision)
             if sent.text is None:
                 # The text is no longer held: the caller learns it from the ticket, and the next
                 # send_text of this session is a reset.
                 self._settle(update)
                 return
             self.resets += 1
-            sent.revision = max(sent.revision, update.session_revision)
             full = Reset(bytes(sent.text))
             ticket = await self._send(update.session_id, sent, full, update.request_id)
             # Whoever waits for the refused events gets the reset's answer.
