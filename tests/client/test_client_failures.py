@@ -3,11 +3,13 @@ for ever, and the pipeline ends up with the producer's text."""
 
 from __future__ import annotations
 
+import pytest
 from pipeline_harness import Hands
 from test_clients import Fleet, until_ids
 
+from toktier_stream.broker.local import LocalPublisher
 from toktier_stream.broker.port import OutRecord
-from toktier_stream.errors import Code
+from toktier_stream.errors import Code, ToktierError
 from toktier_stream.wire.messages import Status
 
 
@@ -65,3 +67,26 @@ async def test_a_session_of_an_older_run_can_be_closed(tmp_path):
         async with fleet.producer() as producer:
             assert (await (await producer.close("s")).answer(60)).code is Code.STALE_REVISION
             assert (await (await producer.close("s")).answer(60)).closed
+
+
+async def test_the_answers_go_on_after_a_reset_that_could_not_be_sent(tmp_path, monkeypatch):
+    """The refused event's ticket says NEED_RESET, the next event is met by a reset, and other
+    sessions are answered as before."""
+    fleet = Fleet(tmp_path)
+
+    async def unreachable(publisher, record):
+        raise ToktierError(Code.BROKER_UNREACHABLE, "a failure made for the test")
+
+    async with fleet.worker(), fleet.producer() as producer, fleet.consumer() as consumer:
+        await (await producer.send_text("s", "text")).answer(60)
+        await poison(fleet, "s")
+        ticket = await producer.append("s", " more")
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalPublisher, "send", unreachable)
+            assert (await ticket.answer(60)).status is Status.NEED_RESET
+            with pytest.raises(ToktierError):
+                await producer.send_text("s", "a text that never left")
+        assert (await (await producer.send_text("other", "text")).answer(60)).status is Status.OK
+        assert (await (await producer.append("s", " still")).answer(60)).status is Status.OK
+        await until_ids(consumer, "s", "text more still")
+        assert not producer._waiting

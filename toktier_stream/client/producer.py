@@ -32,6 +32,7 @@ from toktier_stream.wire.messages import (
 from toktier_stream.wire.parts import split_event
 
 _LOG = telemetry.logger(__name__)
+_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +247,12 @@ class AppendProducer:
             ]
             if self._options.listen:
                 self._waiting[session_id, event.revision] = future
-            for record in records:
-                self._watch(await publisher.send(record))
+            try:
+                for record in records:
+                    self._watch(await publisher.send(record))
+            except BaseException:
+                self._waiting.pop((session_id, event.revision), None)
+                raise
         sent.revision = event.revision
         if isinstance(op, Reset):
             sent.reset_at = event.revision
@@ -290,13 +295,27 @@ class AppendProducer:
             sent.text = None
 
     async def _listen(self, answers: TokenConsumer) -> None:
-        async for update in answers.answers():
-            sent = self._sessions.get(update.session_id)
-            if sent is None:
-                continue
-            if _behind(sent, update):
-                await self._start_over(sent, update)
-                continue
+        while True:
+            try:
+                async for update in answers.answers():
+                    await self._take(update)
+            except ToktierError as error:
+                # Whoever waits for an answer depends on this task: it outlives a broker's failure.
+                _LOG.warning("answers_interrupted", code=error.code.value)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _take(self, update: TokenUpdate) -> None:
+        sent = self._sessions.get(update.session_id)
+        if sent is None:
+            return
+        if not _behind(sent, update):
+            self._settle(update)
+            return
+        try:
+            await self._start_over(sent, update)
+        except ToktierError as error:
+            # The caller learns it from the ticket; the session's next event meets the same answer.
+            _LOG.warning("not_started_over", session_id=update.session_id, code=error.code.value)
             self._settle(update)
 
     def _settle(self, update: TokenUpdate) -> None:
