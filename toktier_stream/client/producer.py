@@ -281,6 +281,8 @@ class AppendProducer:
             case Close():
                 sent.text, sent.reset_at = None, 0
         self._bytes += (len(sent.text) if sent.text is not None else 0) - before
+        if self._bytes <= self._options.max_memory_bytes:
+            return
         for other_id, other in list(self._sessions.items()):
             if self._bytes <= self._options.max_memory_bytes:
                 return
