@@ -9,6 +9,7 @@ import pytest
 from pipeline_harness import Running, local_backend, make_settings
 
 from toktier_stream.broker.local import LocalTransaction
+from toktier_stream.broker.port import OutRecord
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session.store import Store
 from toktier_stream.wire.messages import Status
@@ -66,3 +67,16 @@ async def test_damage_that_only_a_sample_meets_costs_a_reset(backend, state_dir,
         lost = await h.append("s", 3, " and more")
         assert (lost.status, lost.code) == (Status.NEED_RESET, Code.STATE_MISS)
         assert (await h.reset("s", 4, text)).status is Status.OK
+
+
+async def test_a_session_set_aside_does_not_repeat_its_ids(backend, state_dir, hands):
+    """What the verifier found wrong, or what misses an event, is not sent again: not even to who
+    repeats an event and asks for the full stream."""
+    async with Running(backend, settings := make_settings(backend, state_dir)):
+        h = await hands(settings)
+        await h.reset("s", 1, "some text")
+        assert (await h.reset("s", 1, "some text", want_full=True)).token_ids
+        await h.send(OutRecord(settings.topic_appends, b"s", b"\xff\xff"))
+        refused = await h.reset("s", 1, "some text", want_full=True)
+        assert (refused.status, refused.code) == (Status.NEED_RESET, Code.QUARANTINED)
+        assert not refused.token_ids

@@ -166,6 +166,8 @@ class Machine:
             answer = replace(answer, status=Status.DUPLICATE, digest=digest)
             if revision == session.revision:
                 answer = _totals(answer, session)
+                if event.want_full and session.quarantined:
+                    return _refused(answer, Status.NEED_RESET, Code.QUARANTINED)
                 if event.want_full and not session.closed:
                     answer = replace(answer, token_ids=_bytes(session.ids()))
             return answer
