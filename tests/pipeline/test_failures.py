@@ -6,12 +6,13 @@ import asyncio
 from itertools import count
 
 import pytest
-from pipeline_harness import Running, local_backend, make_settings
+from pipeline_harness import Hands, Running, local_backend, make_settings
 
 from toktier_stream.broker.local import LocalTransaction
 from toktier_stream.broker.port import OutRecord
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session.store import Store
+from toktier_stream.wire.answers import decode_reject
 from toktier_stream.wire.messages import Status
 
 
@@ -80,3 +81,30 @@ async def test_a_session_set_aside_does_not_repeat_its_ids(backend, state_dir, h
         refused = await h.reset("s", 1, "some text", want_full=True)
         assert (refused.status, refused.code) == (Status.NEED_RESET, Code.QUARANTINED)
         assert not refused.token_ids
+
+
+async def test_a_record_too_large_for_the_rejects_topic_does_not_stop_the_partition(
+    state_dir,
+):
+    """An input topic may admit more than the worker, and compression lets in more than its limit
+    says: the reject then names the record without its bytes."""
+    backend = local_backend()
+    broker = backend.connect()
+    settings = make_settings(backend, state_dir, partitions=1)
+    async with Running(backend, settings):
+        broker.cluster.topic(settings.topic_appends).max_record_bytes = 1 << 30
+        h = Hands(broker, settings)
+        await h.open()
+        headers = (("note", b"x" * (2 << 20)),)
+        await h.send(
+            OutRecord(settings.topic_appends, b"bad", b"x" * (4 << 20)),
+            OutRecord(settings.topic_appends, b"k" * (2 << 20), b"x", headers),
+        )
+        async with asyncio.timeout(10):
+            assert (await h.reset("good", 1, "still served")).status is Status.OK
+        found = [
+            decode_reject(r.key, r.value, r.headers)
+            for r in await h.until(settings.topic_rejects, 2)
+        ]
+        assert [(r.offset, r.key, r.value) for r in found] == [(0, b"bad", None), (1, None, None)]
+        assert f"{(4 << 20) + 3} bytes" in found[0].message

@@ -16,7 +16,7 @@ from opentelemetry import trace
 
 from toktier_stream import telemetry
 from toktier_stream.broker.port import Committed, OutRecord, Record
-from toktier_stream.config import Settings
+from toktier_stream.config import KIB, Settings
 from toktier_stream.errors import Code, ToktierError, describe
 from toktier_stream.pipeline import tracing
 from toktier_stream.pipeline.offsets import AnsweredOffsets
@@ -28,6 +28,7 @@ from toktier_stream.wire.answers import encode_check, encode_reject, encode_upda
 from toktier_stream.wire.codec import decode_event
 from toktier_stream.wire.headers import trace_context
 from toktier_stream.wire.messages import (
+    MAX_SESSION_ID_BYTES,
     AppendEvent,
     CheckRecord,
     Close,
@@ -313,6 +314,14 @@ class Processor:
             value=record.value,
             headers=record.headers,
         )
+        size = len(record.key or b"") + len(record.value or b"")
+        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+        if size > self._s.max_event_bytes + 64 * KIB:
+            # The input topic admits more than the rejects topic, or the record came compressed:
+            # a reject that cannot be published would stop the partition for good.
+            note = f"{reject.message} Its {size} bytes are too many to be kept here."
+            key = record.key if len(record.key or b"") <= MAX_SESSION_ID_BYTES else None
+            reject = replace(reject, message=note, key=key, value=None, headers=())
         work.outputs.append(
             OutRecord(self._s.topic_rejects, *encode_reject(reject), self._partition)
         )
