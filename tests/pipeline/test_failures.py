@@ -11,6 +11,7 @@ from pipeline_harness import Hands, Running, local_backend, make_settings
 from toktier_stream.broker.local import LocalTransaction
 from toktier_stream.broker.port import OutRecord
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session.batch import Batch
 from toktier_stream.session.store import Store
 from toktier_stream.wire.answers import decode_reject
 from toktier_stream.wire.messages import Status
@@ -108,3 +109,27 @@ async def test_a_record_too_large_for_the_rejects_topic_does_not_stop_the_partit
         ]
         assert [(r.offset, r.key, r.value) for r in found] == [(0, b"bad", None), (1, None, None)]
         assert f"{(4 << 20) + 3} bytes" in found[0].message
+
+
+async def test_verdicts_outlive_a_batch_that_could_not_be_processed(
+    backend, state_dir, hands, monkeypatch
+):
+    """A full store fails the batch before it is published: the verifier's results in it are not
+    made again, so they wait for the next."""
+    settings = make_settings(backend, state_dir)
+    changes, failures = Batch.changes, iter([False, True])
+
+    def full_once(batch):
+        if next(failures, False):
+            raise ToktierError(Code.STORE_FULL, "a failure made for the test")
+        return changes(batch)
+
+    monkeypatch.setattr(Batch, "changes", full_once)
+    monkeypatch.setattr("toktier_stream.pipeline.partition._RETRY_S", (0.0,))
+    async with Running(backend, settings) as running:
+        h = await hands(settings)
+        await h.reset("s", 1, "some text")
+        await running.worker.drain_verifier()
+        async with asyncio.timeout(10):
+            await h.until(settings.topic_checks, 1)
+    assert next(failures, None) is None

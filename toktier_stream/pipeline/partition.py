@@ -270,18 +270,21 @@ class Partition:
         checks, self._checks = self._checks, []
         quarantines, self._quarantines = self._quarantines, []
         started = time.time_ns()
-        work = await loop.run_in_executor(
-            self._shared.executor,
-            partial(processor.process, records, checks, quarantines, caught_up=not self._inbox),
-        )
-        if work is None:
-            return
-        processed = time.time_ns()
+        work: Work | None = None
         try:
+            work = await loop.run_in_executor(
+                self._shared.executor,
+                partial(processor.process, records, checks, quarantines, caught_up=not self._inbox),
+            )
+            if work is None:
+                return
+            processed = time.time_ns()
             published = await self._publish(transaction, work)
         except BaseException:
-            work.batch.discard()
-            tracing.abandon(work.traces, "not committed")
+            if work is not None:
+                work.batch.discard()
+                tracing.abandon(work.traces, "not committed")
+            # Verdicts do not come again, as records do.
             self._checks = checks + self._checks
             self._quarantines = quarantines + self._quarantines
             raise
