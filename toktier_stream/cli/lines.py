@@ -23,7 +23,7 @@ def _parse(line: bytes) -> dict[str, Any] | ToktierError:
         value = json.loads(line)
     except UnicodeDecodeError:
         return ToktierError(Code.INVALID_UTF8)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for a nesting beyond any limit
         return ToktierError(Code.UNDECODABLE, "not a JSON object")
     return value if isinstance(value, dict) else ToktierError(Code.UNDECODABLE, "not an object")
 

@@ -15,7 +15,15 @@ from toktier_stream.cli.encode import TokenizerFile
 from toktier_stream.cli.extras import worker_extra
 from toktier_stream.cli.lines import objects, put, put_error, text_of
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.wire.messages import AppendEvent, Close, Edit, Operation, Reset, TokenUpdate
+from toktier_stream.wire.messages import (
+    MAX_SESSION_ID_BYTES,
+    AppendEvent,
+    Close,
+    Edit,
+    Operation,
+    Reset,
+    TokenUpdate,
+)
 
 if TYPE_CHECKING:
     from toktier_stream.session.machine import Machine
@@ -69,6 +77,8 @@ def _read(value: dict[str, Any]) -> tuple[str, Operation]:
     kinds = [k for k in ("reset", "append", "edit", "close") if k in value]
     if not name:
         raise ToktierError(Code.MISSING_SESSION)
+    if len(name.encode()) > MAX_SESSION_ID_BYTES:
+        raise ToktierError(Code.SESSION_ID_TOO_LONG, f"{len(name.encode())} bytes")
     if len(kinds) != 1:
         raise ToktierError(Code.MISSING_OP)
     (kind,) = kinds
