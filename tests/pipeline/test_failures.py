@@ -133,3 +133,11 @@ async def test_verdicts_outlive_a_batch_that_could_not_be_processed(
         async with asyncio.timeout(10):
             await h.until(settings.topic_checks, 1)
     assert next(failures, None) is None
+
+
+async def test_a_partition_may_be_stopped_by_two_at_once(backend, state_dir):
+    """A rebalance and the end of the worker may both ask for it: both wait, none fails."""
+    async with Running(backend, make_settings(backend, state_dir)) as running:
+        lives = list(running.worker._lives.values())
+        await asyncio.gather(*(life.stop(10) for life in lives for _ in range(2)))
+        assert {life.state.value for life in lives} == {"stopped"}

@@ -104,7 +104,7 @@ class Partition:
 
     async def stop(self, deadline_s: float) -> None:
         """Finish the batch in flight within the deadline, or abandon it; then end."""
-        if self.state not in (State.STOPPED, State.FAILED):
+        if self.state not in (State.STOPPING, State.STOPPED, State.FAILED):
             self._move(State.STOPPING)
         self._wake.set()
         if self._task is not None:
