@@ -7,7 +7,7 @@ import pytest
 from pipeline_harness import Hands
 from test_clients import Fleet, until_ids
 
-from toktier_stream.broker.local import LocalPublisher
+from toktier_stream.broker.local import LocalGroupConsumer, LocalPublisher
 from toktier_stream.broker.port import OutRecord
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.wire.messages import Status
@@ -90,3 +90,20 @@ async def test_the_answers_go_on_after_a_reset_that_could_not_be_sent(tmp_path, 
         assert (await (await producer.append("s", " still")).answer(60)).status is Status.OK
         await until_ids(consumer, "s", "text more still")
         assert not producer._waiting
+
+
+async def test_a_rebalance_between_poll_and_commit_does_not_end_a_consumer(tmp_path, monkeypatch):
+    """The group moved on while a member committed: it goes on reading."""
+    fleet = Fleet(tmp_path, consumer={"group": "fleet"})
+    commit, lost = LocalGroupConsumer.commit, iter([True])
+
+    async def lose(member, partition, position):
+        if next(lost, False):
+            raise ToktierError(Code.PARTITION_LOST, "a failure made for the test")
+        await commit(member, partition, position)
+
+    monkeypatch.setattr(LocalGroupConsumer, "commit", lose)
+    async with fleet.worker(), fleet.producer() as producer, fleet.consumer() as consumer:
+        await producer.send_text("s", "text")
+        await until_ids(consumer, "s", "text")
+    assert next(lost, None) is None

@@ -197,8 +197,15 @@ class TokenConsumer:
             self._positions[partition] = batch[-1].offset + 1
         # At most once over a crash, and a lost buffer asks for its stream again.
         for partition, offset in self._positions.items():
-            if partition in self._assigned:
+            if partition not in self._assigned:
+                continue
+            try:
                 await member.commit(partition, Committed(offset))
+            except ToktierError as error:
+                if error.code is not Code.PARTITION_LOST:
+                    raise
+                # A rebalance came in between: whoever has the partition now reads these again.
+                _LOG.info("partition_lost", partition=partition)
         self._positions.clear()
         return records
 
@@ -212,6 +219,7 @@ class TokenConsumer:
 
     def _on_assigned(self, partitions: frozenset[int]) -> None:
         self._assigned = partitions
+        self._started.clear()  # whatever is assigned is paused
 
     def _on_revoked(self, partitions: frozenset[int]) -> None:
         self._assigned = frozenset()
