@@ -107,3 +107,14 @@ async def test_a_rebalance_between_poll_and_commit_does_not_end_a_consumer(tmp_p
         await producer.send_text("s", "text")
         await until_ids(consumer, "s", "text")
     assert next(lost, None) is None
+
+
+async def test_a_text_that_utf8_cannot_hold_is_refused_without_showing_it(tmp_path):
+    """Our code, not the codec's exception, which carries the whole text with it."""
+    fleet = Fleet(tmp_path, producer={"listen": False})
+    async with fleet.worker(), fleet.producer() as producer:
+        for send in (producer.send_text, producer.append):
+            with pytest.raises(ToktierError) as caught:
+                await send("s", "a secret \ud800")
+            assert caught.value.code is Code.LONE_SURROGATE
+            assert caught.value.__cause__ is caught.value.__context__ is None

@@ -145,9 +145,9 @@ class AppendProducer:
     async def send_text(self, session_id: str, text: str, *, request_id: str = "") -> Ticket:
         """Bring the session to ``text``: an append, an edit, or a reset if nothing is known.
 
-        Raises ``CLIENT_CLOSED``.
+        Raises ``CLIENT_CLOSED``, and ``LONE_SURROGATE`` for a text that UTF-8 cannot hold.
         """
-        new = text.encode()
+        new = _utf8(text)
         sent = self._session(session_id)
         async with sent.lock:
             if sent.text is None:
@@ -160,7 +160,7 @@ class AppendProducer:
 
     async def append(self, session_id: str, text: str, *, request_id: str = "") -> Ticket:
         """Append to the session; the first call of a session opens it."""
-        added = text.encode()
+        added = _utf8(text)
         sent = self._session(session_id)
         async with sent.lock:
             opens = sent.text is None and sent.reset_at == 0
@@ -352,6 +352,15 @@ class AppendProducer:
             ]
             for key in replaced:
                 ticket._answer.add_done_callback(_forward(self._waiting.pop(key)))
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        pass
+    # Raised out here: the exception of the codec holds the text.
+    raise ToktierError(Code.LONE_SURROGATE)
 
 
 def _behind(sent: _Sent, update: TokenUpdate) -> bool:
