@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from itertools import count
 
 import pytest
@@ -12,9 +13,10 @@ from toktier_stream.broker.local import LocalTransaction
 from toktier_stream.broker.port import OutRecord
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session.batch import Batch
+from toktier_stream.session.machine import Machine
 from toktier_stream.session.store import Store
 from toktier_stream.wire.answers import decode_reject
-from toktier_stream.wire.messages import Status
+from toktier_stream.wire.messages import Reset, Status
 
 
 @pytest.fixture
@@ -141,3 +143,34 @@ async def test_a_partition_may_be_stopped_by_two_at_once(backend, state_dir):
         lives = list(running.worker._lives.values())
         await asyncio.gather(*(life.stop(10) for life in lives for _ in range(2)))
         assert {life.state.value for life in lives} == {"stopped"}
+
+
+async def test_a_life_waits_for_the_thread_of_one_that_was_abandoned(
+    backend, state_dir, hands, monkeypatch
+):
+    """A batch longer than the shutdown deadline goes on in its thread after a rebalance: the same
+    partition's next life must not touch the store before it has ended."""
+    settings = make_settings(backend, state_dir, partitions=1, shutdown_deadline_s=0.1)
+    apply, inside, together, held = Machine.apply, [0], [0], threading.Event()
+
+    def slow(machine, *arguments):
+        inside[0] += 1
+        together[0] = max(together[0], inside[0])
+        try:
+            held.wait(1.0)
+            return apply(machine, *arguments)
+        finally:
+            inside[0] -= 1
+
+    monkeypatch.setattr(Machine, "apply", slow)
+    async with Running(backend, settings) as running:
+        h = await hands(settings)
+        await h.event("s", 1, Reset(b"some text"))
+        while not inside[0]:
+            await asyncio.sleep(0.01)
+        cluster = running.broker.cluster
+        cluster._rebalance(cluster.group(settings.group))
+        assert (await h.next())[0].status is Status.OK
+        held.set()
+        assert (await h.append("s", 2, " more")).status is Status.OK
+    assert together == [1]

@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from typing import Any, TypeVar
 
 from toktier_stream import telemetry
 from toktier_stream.broker.port import Broker, GroupConsumer, Record, Transaction
@@ -37,6 +38,9 @@ from toktier_stream.wire.messages import CheckRecord, Verdict
 _LOG = telemetry.logger(__name__)
 _IDLE_S = 0.2
 _RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+T = TypeVar("T")
 
 
 class State(Enum):
@@ -73,6 +77,8 @@ class Shared:
     verifier: ShadowVerifier
     executor: Executor
     instruments: telemetry.Instruments
+    # What runs in a thread for a partition now: it outlives a life that was abandoned.
+    threads: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
 
 
 class Partition:
@@ -215,6 +221,10 @@ class Partition:
         shared, s = self._shared, self._shared.settings
         await transaction.start()
         committed = await shared.consumer.committed(self.number)
+        earlier = self._shared.threads.get(self.number)
+        if earlier is not None and not earlier.done():
+            # An earlier life was abandoned in the middle: a store is used by one thread at a time.
+            await asyncio.wait({earlier})
         if self._stopping():
             return
         self._move(State.RESTORING)
@@ -266,15 +276,13 @@ class Partition:
         self, processor: Processor, transaction: Transaction, records: list[Record]
     ) -> None:
         """One batch: process, publish, store."""
-        loop = asyncio.get_running_loop()
         checks, self._checks = self._checks, []
         quarantines, self._quarantines = self._quarantines, []
         started = time.time_ns()
         work: Work | None = None
         try:
-            work = await loop.run_in_executor(
-                self._shared.executor,
-                partial(processor.process, records, checks, quarantines, caught_up=not self._inbox),
+            work = await self._in_thread(
+                partial(processor.process, records, checks, quarantines, caught_up=not self._inbox)
             )
             if work is None:
                 return
@@ -289,7 +297,7 @@ class Partition:
             self._quarantines = quarantines + self._quarantines
             raise
         sent = time.time_ns()
-        await loop.run_in_executor(self._shared.executor, processor.commit, work, published)
+        await self._in_thread(partial(processor.commit, work, published))
         self._attempts = 0
         stored = time.time_ns()
         tracing.finish(work.traces, (processed, sent), (sent, stored))
@@ -297,6 +305,13 @@ class Partition:
         for sample in work.samples:
             self._shared.verifier.offer(sample)
         self._measure(work, started, processed, sent, stored)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._shared.executor, call)
+        running.add_done_callback(_told)  # where a life was abandoned, nobody asks
+        self._shared.threads[self.number] = running
+        return await asyncio.shield(running)
 
     def _take(self) -> list[Record]:
         s = self._shared.settings
@@ -330,6 +345,11 @@ class Partition:
 
 
 _FATAL = frozenset({Code.STORE_FORMAT, Code.STORE_BUSY, Code.TOPIC_MISSING, Code.CONFIG_INVALID})
+
+
+def _told(running: asyncio.Future[Any]) -> None:
+    if not running.cancelled():
+        running.exception()
 
 
 def _size(record: Record) -> int:
