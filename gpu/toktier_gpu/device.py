@@ -79,7 +79,8 @@ class Device(Protocol):
         ...
 
     def download(self, source: Buffer, size: int) -> Raw:
-        """Wait for all that was started, and copy ``size`` bytes into new host memory."""
+        """Wait for all that was started, and copy ``size`` bytes into new host memory. It may be
+        pinned, and is given back with the array: copy what is to stay for long."""
         ...
 
     def recover(self) -> bool:

@@ -45,7 +45,7 @@ def dictionary(chooser: random.Random, letters: bytes, size: int) -> list[tuple[
     return shuffled
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 40), st.sampled_from(sorted(MODES)))
 def test_random_dictionaries(seed: int, mode: str) -> None:
     """Short, medium and long items of random letters come out as the reference has them."""
