@@ -60,6 +60,7 @@ async def test_texts_that_grow_and_are_rewritten_arrive_exactly(tmp_path):
             assert (await ticket.answer(60)).status is Status.OK
             await until_ids(consumer, "s", text)
         await (await producer.close("s")).answer(60)
+        assert "s" not in producer._sessions  # a closed session is forgotten
         ticket = await producer.append("s", "opened again")
         assert ticket.kind == "reset"
         assert (await ticket.answer(60)).status is Status.OK

@@ -46,3 +46,15 @@ def test_scattered_answers_become_crowded_before_kafka_refuses_the_metadata():
         count += 1
     assert 500 < count < 2000
     assert len(offsets.position(count * 1000, 0).metadata) < 4096
+
+
+@given(ranges=st.lists(st.tuples(st.integers(0, 80), st.integers(0, 12)), max_size=20))
+def test_ranges_equal_their_offsets_one_by_one(ranges):
+    """A range is its offsets, whatever it overlaps or touches."""
+    fast, slow = AnsweredOffsets(Committed(5)), AnsweredOffsets(Committed(5))
+    for start, length in ranges:
+        fast.add_range(start, start + length)
+        for offset in range(start, start + length):
+            slow.add(offset)
+    assert [o in fast for o in range(100)] == [o in slow for o in range(100)]
+    assert fast.position(0, None) == slow.position(0, None)

@@ -20,7 +20,8 @@ def verify(
         Path, typer.Argument(help="A tokenizer.json, or its folder.", exists=True)
     ],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Texts to compare too; folders are searched.")
+        list[Path] | None,
+        typer.Argument(help="Texts to compare too; folders are searched.", exists=True),
     ] = None,
     chars: Annotated[int, typer.Option(min=0, help="Stop after so many generated characters.")] = 0,
     minutes: Annotated[float, typer.Option(min=0, help="Stop after so many minutes.")] = 0,
@@ -54,6 +55,7 @@ def verify(
 
     def save() -> None:
         if report is not None:
+            report.parent.mkdir(parents=True, exist_ok=True)
             scratch = report.with_suffix(".tmp")
             scratch.write_text(json.dumps(campaign.report.as_dict(), indent=1))
             scratch.replace(report)

@@ -186,8 +186,11 @@ class AppendProducer:
         return await self.send_text(session_id, text, request_id=request_id)
 
     async def resync(self, session_id: str) -> None:
-        """Ask for the session's full stream: an empty append that wants everything."""
-        sent = self._session(session_id)
+        """Ask for the full stream of one of this producer's sessions: an empty append that wants
+        everything. A session that it never sent is passed over."""
+        sent = self._sessions.get(session_id)
+        if sent is None:
+            return
         async with sent.lock:
             if sent.reset_at:
                 await self._send(session_id, sent, Edit(b""), "", want_full=True)
@@ -196,7 +199,10 @@ class AppendProducer:
         """End the session and forget its text."""
         sent = self._session(session_id)
         async with sent.lock:
-            return await self._send(session_id, sent, Close(), request_id)
+            ticket = await self._send(session_id, sent, Close(), request_id)
+        if not self._options.listen:
+            self._sessions.pop(session_id, None)  # later revisions begin at the clock, beyond it
+        return ticket
 
     async def flush(self) -> None:
         """Wait until the broker has acknowledged everything sent so far."""
@@ -324,6 +330,11 @@ class AppendProducer:
         future = self._waiting.pop((update.session_id, update.revision), None)
         if future is not None and not future.done():
             future.set_result(update)
+        sent = self._sessions.get(update.session_id)
+        closed = update.closed and sent is not None and sent.revision == update.revision
+        if closed and sent is not None and not sent.lock.locked():
+            # Whoever opens it again learns the revision from the answer.
+            del self._sessions[update.session_id]
 
     async def _start_over(self, sent: _Sent, update: TokenUpdate) -> None:
         """Meet NEED_RESET (or a revision that an earlier run used up) with a reset."""

@@ -11,7 +11,7 @@ up the oldest open revision before that.
 from __future__ import annotations
 
 import base64
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from toktier_stream.broker.port import Committed
 
@@ -48,21 +48,18 @@ class AnsweredOffsets:
 
     def add(self, offset: int) -> None:
         """Mark one offset as answered."""
-        if offset in self:
-            return
-        at = bisect_right(self._starts, offset)
-        touches_left = at > 0 and self._ends[at - 1] == offset
-        touches_right = at < len(self._starts) and self._starts[at] == offset + 1
-        if touches_left and touches_right:
-            self._ends[at - 1] = self._ends[at]
-            del self._starts[at], self._ends[at]
-        elif touches_left:
-            self._ends[at - 1] = offset + 1
-        elif touches_right:
-            self._starts[at] = offset
-        else:
-            self._starts.insert(at, offset)
-            self._ends.insert(at, offset + 1)
+        self.add_range(offset, offset + 1)
+
+    def add_range(self, start: int, end: int) -> None:
+        """Mark ``[start, end)`` as answered; offsets that the log does not hold count as such."""
+        first = bisect_left(self._ends, start)
+        last = bisect_right(self._starts, end)
+        if first < last:
+            start = min(start, self._starts[first])
+            end = max(end, self._ends[last - 1])
+        if end > self._mark and start < end:
+            self._starts[first:last] = [start]
+            self._ends[first:last] = [end]
 
     def position(self, next_offset: int, oldest_open: int | None) -> Committed:
         """What to commit once everything read so far, below ``next_offset``, is answered except

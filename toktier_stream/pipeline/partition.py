@@ -254,6 +254,8 @@ class Partition:
         _LOG.info("partition_running", partition=self.number, offset=self._next_offset)
         while self.state is State.RUNNING:
             await self._next(processor, transaction)
+        if self._stopping() and (self._checks or self._quarantines):
+            await self._turn(processor, transaction, [])
 
     async def _next(self, processor: Processor, transaction: Transaction) -> None:
         """Wait for records or duties, then take a turn."""

@@ -114,6 +114,9 @@ class Processor:
         work = Work(self._store.begin(), Committed(0))
         tracing_on = telemetry.tracing_enabled()
         for record in records:
+            if 0 < self._next < record.offset:
+                # Transaction markers of the producers: nothing is there to be answered.
+                self._answered.add_range(self._next, record.offset)
             self._next = record.offset + 1
             if record.offset not in self._answered:
                 self._one(work, record, tracing_on=tracing_on)
