@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,18 @@ def test_the_caller_outlives_the_device(small: Subject, heals: bool) -> None:
     assert_exact(encoder.encode(TEXTS), small.reference, TEXTS)
     assert encoder.works is heals
     assert encoder.fallbacks[Fallback.DEVICE] == len(TEXTS) * (1 if heals else 2)
+    of.close()
+
+
+def test_threads_take_turns(small: Subject) -> None:
+    """Concurrent calls get their own texts' tokens."""
+    of = device()
+    encoder = small.encoder(of)
+    calls = [[b"thread %d " % i * (i + 1), b"", b"and %d" % i] for i in range(24)]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        batches = list(pool.map(encoder.encode, calls))
+    for batch, texts in zip(batches, calls, strict=True):
+        assert_exact(batch, small.reference, texts)
     of.close()
 
 
