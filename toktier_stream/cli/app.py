@@ -13,6 +13,7 @@ import typer
 
 from toktier_stream import __version__
 from toktier_stream.cli import (
+    bench,
     configure,
     demo,
     encode,
@@ -45,6 +46,7 @@ app.command("verify")(verify.verify)
 app.command("warmup")(warmup.warmup)
 app.command("inspect")(inspect.inspect)
 app.add_typer(store.app, name="store")
+app.add_typer(bench.app, name="bench")
 app.add_typer(tokenizers.app, name="tokenizers")
 app.command("check-config")(configure.check_config)
 

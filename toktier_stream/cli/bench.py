@@ -1,0 +1,251 @@
+"""``toktier-stream bench``: measurements on this machine, as tables, JSON and plots."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from toktier_stream.cli.extras import worker_extra
+from toktier_stream.errors import Code, ToktierError
+
+app = typer.Typer(
+    help="Measure on this machine; every timed answer is checked. Other tokenizers are measured "
+    "too where they are installed: pip install 'toktier-stream[bench]'.",
+    no_args_is_help=True,
+)
+
+Tokenizers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tokenizer",
+        "-t",
+        help="NAME=FILE of a tokenizer.json; repeat for several. Default: qwen3 and gptoss where "
+        "they are in the cache, else the small one shipped.",
+    ),
+]
+Texts = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--text", exists=True, help="Text to use, joined; default: generated agent sessions."
+    ),
+]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")]
+Seed = Annotated[int, typer.Option(help="Another seed generates other text.")]
+SaveTo = Annotated[Path | None, typer.Option("--save", help="Write the result as JSON here.")]
+PlotTo = Annotated[Path | None, typer.Option("--plot", help="Draw an image here (matplotlib).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+_DEFAULTS: Final = ("qwen3", "gptoss")
+_UNITS: Final = {"": 1, "K": 1_000, "M": 1_000_000}
+
+
+@app.command("append")
+def append(
+    tokenizer: Tokenizers = None,
+    text: Texts = None,
+    contexts: Annotated[
+        str, typer.Option(help="Characters of the contexts.")
+    ] = "100K,500K,1M,2M,4.4M,8M",
+    appends: Annotated[
+        str, typer.Option(help="Characters of the appends.")
+    ] = "256,1.5K,10K,50K,100K",
+    rounds: Rounds = 7,
+    peers: Annotated[bool, typer.Option(help="Measure other tokenizers too.")] = True,
+    seed: Seed = 1,
+    save: SaveTo = None,
+    plot: PlotTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Append to long contexts in memory, beside other tokenizers (P1, P2, P3).
+
+    Exit code 1 if an id of ours is wrong.
+    """
+    with worker_extra():
+        from toktier_stream.bench import append as bench
+        from toktier_stream.bench import append_tables
+    result = bench.run(
+        _files(tokenizer),
+        _joined(text),
+        contexts=_sizes(contexts),
+        appends=_sizes(appends),
+        rounds=rounds,
+        seed=seed,
+        with_peers=peers,
+        progress=_tell,
+    )
+    _finish(result, save, plot, as_json, append_tables.show, append_tables.plot)
+    raise typer.Exit(0 if all(t["exact"] for t in result["targets"].values()) else 1)
+
+
+@app.command("store")
+def store(
+    tokenizer: Tokenizers = None,
+    text: Texts = None,
+    sizes: Annotated[str, typer.Option(help="Characters of the sessions.")] = "100K,500K,1M,2M",
+    sessions: Annotated[int, typer.Option(min=1, help="Live sessions: appends in a batch.")] = 64,
+    batches: Annotated[int, typer.Option(min=1, help="Batches; medians are shown.")] = 15,
+    resident: Annotated[
+        int, typer.Option(min=0, help="Live sessions whose memory is measured; 0: none.")
+    ] = 1_000,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where stores are made for a while; default: the temporary folder."),
+    ] = None,
+    seed: Seed = 1,
+    save: SaveTo = None,
+    plot: PlotTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Append durably through the session store, beside the same in memory (P6).
+
+    Exit code 1 if an id is wrong or a record damaged.
+    """
+    with worker_extra():
+        from toktier_stream.bench import store as bench
+        from toktier_stream.bench import store_tables
+    result = bench.run(
+        _files(tokenizer),
+        _joined(text),
+        sizes=_sizes(sizes),
+        sessions=sessions,
+        batches=batches,
+        resident=resident,
+        seed=seed,
+        folder=folder,
+        progress=_tell,
+    )
+    _finish(result, save, plot, as_json, store_tables.show, store_tables.plot)
+    raise typer.Exit(0 if all(r["exact"] and r["sound"] for r in result["sizes"]) else 1)
+
+
+@app.command("encode")
+def encode(
+    tokenizer: Tokenizers = None,
+    text: Texts = None,
+    sizes: Annotated[str, typer.Option(help="Characters of the texts.")] = "10K,100K,1M,4M",
+    rounds: Rounds = 5,
+    save: SaveTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Encode fresh text in full, beside other tokenizers (P4, P5).
+
+    With --text: that text, which must have twice the characters of a size to be measured at it.
+    Exit code 1 if an id of ours is wrong.
+    """
+    with worker_extra():
+        from toktier_stream.bench import encode as bench
+        from toktier_stream.bench import encode_tables
+    given = _joined(text)
+    result = bench.run(
+        _files(tokenizer),
+        None if given is None else {"given": given},
+        sizes=_sizes(sizes),
+        rounds=rounds,
+        progress=_tell,
+    )
+    _finish(result, save, None, as_json, encode_tables.show, None)
+    exact = all(row["engines"][bench.OURS]["exact"] for row in result["encode"])
+    raise typer.Exit(0 if exact else 1)
+
+
+@app.command("incremental")
+def incremental(
+    tokenizer: Tokenizers = None,
+    text: Texts = None,
+    family: Annotated[
+        str, typer.Option(help="The k of the constructed family; 13 takes 1 GB; empty: none.")
+    ] = "4,6,8,10,11,12,13",
+    updates: Annotated[int, typer.Option(min=1, help="Bytes of text.")] = 1_000_000,
+    rounds: Rounds = 5,
+    save: SaveTo = None,
+    plot: PlotTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every-prefix BPE: the searches on the constructed family and on ordinary text (P9)."""
+    with worker_extra():
+        from toktier_stream.bench import incremental as bench
+        from toktier_stream.bench import incremental_tables
+    given = _joined(text)
+    result = bench.run(
+        _files(tokenizer),
+        None if given is None else {"given": given.encode()},
+        sizes=_sizes(family, may_be_none=True),
+        updates=updates,
+        rounds=rounds,
+        progress=_tell,
+    )
+    _finish(result, save, plot, as_json, incremental_tables.show, bench.plot)
+
+
+# What the verbs share
+
+
+def _files(options: list[str] | None) -> dict[str, Path]:
+    """Name to tokenizer.json."""
+    from toktier_stream.tokenizer.fetch import default_cache
+    from toktier_stream.tokenizer.shipped import shipped_path
+
+    if not options:
+        cached = {name: default_cache() / name / "tokenizer.json" for name in _DEFAULTS}
+        found = {name: file for name, file in cached.items() if file.is_file()}
+        return found or {"shipped": shipped_path()}
+    files = {}
+    for option in options:
+        name, equals, file = option.partition("=")
+        if not (name and equals and Path(file).exists()):
+            raise ToktierError(Code.CONFIG_INVALID, f"--tokenizer {option!r}: give NAME=FILE")
+        files[name] = Path(file) / "tokenizer.json" if Path(file).is_dir() else Path(file)
+    return files
+
+
+def _joined(paths: list[Path] | None) -> str | None:
+    """Files and folders of files as one text."""
+    if not paths:
+        return None
+    files = [f for p in paths for f in (sorted(p.rglob("*")) if p.is_dir() else [p])]
+    return "".join(f.read_bytes().decode(errors="replace") for f in files if f.is_file())
+
+
+def _sizes(text: str, *, may_be_none: bool = False) -> list[int]:
+    """Sizes like ``256,1.5K,8M``."""
+    sizes = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([KM]?)", part.upper())
+        size = round(float(match[1]) * _UNITS[match[2]]) if match else 0
+        if size < 1:
+            raise typer.BadParameter(f"{part!r} is no size: 256, 1.5K or 8M")
+        sizes.append(size)
+    if not (sizes or may_be_none):
+        raise typer.BadParameter("give at least one size")
+    return sizes
+
+
+def _tell(step: str) -> None:
+    typer.echo(f"{step} …", err=True)
+
+
+def _finish(
+    result: dict[str, Any],
+    save: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    show: Callable[[dict[str, Any], Console], None],
+    draw: Callable[[dict[str, Any], Path], None] | None,
+) -> None:
+    """Keep the numbers first: drawing may need what is not installed."""
+    if save is not None:
+        save.write_text(json.dumps(result, indent=2) + "\n")
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        console = Console()
+        # Tables that are cut off at 80 columns say little in a log.
+        show(result, console if console.is_terminal else Console(width=200))
+    if plot is not None and draw is not None:
+        draw(result, plot)
