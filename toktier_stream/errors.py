@@ -303,7 +303,7 @@ EXPLANATIONS: dict[Code, Explanation] = {
     Code.STORE_BUSY: Explanation(
         "another process holds the state directory",
         "the partition does not start",
-        "give each worker its own state_dir",
+        "give each worker its own state_dir; stop the worker to look into its store",
     ),
     Code.RESTORE_DEADLINE: Explanation(
         "the changelog could not be replayed in time",
