@@ -132,8 +132,18 @@ class Handle:
         self._process.wait()
 
     def pause(self) -> None:
-        """Stop the process without ending it: connections stay open and nobody answers."""
+        """Stop the process without ending it: connections stay open and nobody answers. Returns
+        once every thread of it stands still."""
         self._process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        deadline = time.monotonic() + 10
+        while tasks.is_dir() and time.monotonic() < deadline:
+            states = [
+                (t / "stat").read_text().rpartition(")")[2].split()[0] for t in tasks.iterdir()
+            ]
+            if set(states) <= {"T", "t"}:
+                return
+            time.sleep(0.01)
 
     def unpause(self) -> None:
         """Let a paused process go on."""
