@@ -102,6 +102,14 @@ class Instance:
         return f"127.0.0.1:{self.port}"
 
 
+def _state(task: Path) -> str:
+    """The state letter of a thread; empty if it has just ended."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 class Handle:
     """A running broker. It ends with the process that started it, even when that is killed."""
 
