@@ -72,13 +72,22 @@ def _missing_own_kafka() -> str:
     return f"Apache Kafka cannot be started: no {' and no '.join(absent)}" if absent else ""
 
 
+def _missing_compiler() -> str:
+    """The GPU's kernels are compiled for the CPU, too, to be tested there."""
+    return "" if shutil.which("g++") else "no g++"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what cannot run here, and remember why."""
     needs = {
         "kafka": _missing_kafka,
         "kafka_own": _missing_own_kafka,
         "families": _missing_families,
+        "compiler": _missing_compiler,
     }
+    for item in items:
+        if item.path.parent.name == "gpu":
+            item.add_marker("compiler")
     for marker, reason in needs.items():
         marked = [i for i in items if i.get_closest_marker(marker)]
         if not marked:
