@@ -91,3 +91,13 @@ def test_bytes_per_token() -> None:
     first = next(cut(ids, np.full(n, 4, dtype=np.uint32), b"text" * n, even=False))
     assert page.PAGE_BYTES - 8 <= len(encode(first)) <= page.PAGE_BYTES
     assert len(encode(first)) / len(first.ids) < 8.1
+
+
+def test_tokens_that_fit_are_not_taken_apart() -> None:
+    """Only a token with more text than a page holds is: runs of long tokens keep their lengths."""
+    for size in (100, 128, 254):
+        lengths = np.full(500, size, dtype=np.uint32)
+        ids = np.arange(500, dtype=np.uint32)
+        for part in cut(ids, lengths, b"x" * (500 * size), even=False):
+            assert part.lengths.tolist() == [size] * len(part.ids)
+            assert len(encode(part)) <= page.PAGE_BYTES

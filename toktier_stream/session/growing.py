@@ -13,7 +13,7 @@ than the longest token, else an older mark is taken; the start of the text needs
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from toktier_stream.incremental.change import START, Settled
 from toktier_stream.incremental.families import OnePieceEncoder, OnePieceSession
@@ -23,6 +23,14 @@ from toktier_stream.tokenizer.face import Tokens
 from toktier_stream.wire.messages import Evidence, Route
 
 Marks = tuple[Settled, ...]
+
+
+class _Placed(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+M = TypeVar("M", bound=_Placed)
 
 _NEAR: Final = 64
 """Bytes added to a mark's distance from the end: marks nearer than that are one to us."""
@@ -108,7 +116,7 @@ def begin(encoder: OnePieceEncoder, text: bytes) -> tuple[Tokens, Marks]:
     return session.tokens(), thin((session.settled(),), len(text))
 
 
-def thin(marks: Marks, size: int) -> Marks:
+def thin(marks: tuple[M, ...], size: int) -> tuple[M, ...]:
     """Drop marks between neighbours that are close to each other, seen from the text's end.
 
     The newest stays; a text of n bytes keeps O(log n) marks.

@@ -13,17 +13,20 @@ from typing import Final
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.change import Settled
+from toktier_stream.session.giant import Mark
 from toktier_stream.session.tree import Spine
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _QUARANTINED: Final = 1
 _CLOSED: Final = 2
 # version, flags, path steps, remembered revisions | revision, tokens, bytes, chars, digest,
 # touched | next number | lengths of fingerprint, tokenizer and session id | marks
-_FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHB")
+# and those of giant pieces
+_FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHBB")
 _STEP: Final = struct.Struct("<IIIII")
 _RECENT: Final = struct.Struct("<QQQ")
 _MARK: Final = struct.Struct("<QQ?Q")
+_OPEN: Final = struct.Struct("<QQQ?HI")
 _CRC: Final = struct.Struct("<I")
 _TOUCHED_AT: Final = 4 + 5 * 8
 
@@ -32,7 +35,7 @@ _TOUCHED_AT: Final = 4 + 5 * 8
 class Header:
     """A session's header. Units: tokens, bytes and characters of its text; milliseconds since the
     epoch. ``recent`` holds (revision, content hash, digest) of the last applied events; ``marks``
-    are those of growing.py, for families without cuts."""
+    are those of growing.py, for families without cuts; ``open`` those of giant.py."""
 
     session_id: bytes
     fingerprint: str = ""
@@ -49,6 +52,7 @@ class Header:
     next_number: int = 0
     spine: tuple[Spine, ...] = ()
     marks: tuple[Settled, ...] = ()
+    open: tuple[Mark, ...] = ()
 
 
 def encode(header: Header) -> bytes:
@@ -73,10 +77,12 @@ def encode(header: Header) -> bytes:
                 len(tokenizer),
                 len(header.session_id),
                 len(header.marks),
+                len(header.open),
             ),
             *[_STEP.pack(s.number, s.crc, s.tokens, s.bytes, s.chars) for s in header.spine],
             *[_RECENT.pack(*entry) for entry in header.recent],
             *[_MARK.pack(m.size, m.tokens, m.inside, m.since) for m in header.marks],
+            *[_OPEN.pack(*mark) for mark in header.open],
             fingerprint,
             tokenizer,
             header.session_id,
@@ -92,12 +98,13 @@ def decode(data: bytes, session_id: bytes) -> Header:
         raise ToktierError(Code.STORE_CORRUPT, "a session header fails its checksum")
     (
         version, flags, steps, remembered, revision, tokens, size, chars, digest, touched_ms,
-        next_number, fingerprint_size, tokenizer_size, id_size, marks,
+        next_number, fingerprint_size, tokenizer_size, id_size, marks, opened,
     ) = _FIXED.unpack_from(body)  # fmt: skip
     at = _FIXED.size
     recent_at = at + steps * _STEP.size
     marks_at = recent_at + remembered * _RECENT.size
-    strings_at = marks_at + marks * _MARK.size
+    open_at = marks_at + marks * _MARK.size
+    strings_at = open_at + opened * _OPEN.size
     tokenizer_at = strings_at + fingerprint_size
     id_at = tokenizer_at + tokenizer_size
     if version != _VERSION or len(body) != id_at + id_size or body[id_at:] != session_id:
@@ -117,7 +124,8 @@ def decode(data: bytes, session_id: bytes) -> Header:
         recent=tuple(_RECENT.iter_unpack(body[recent_at:marks_at])),
         next_number=next_number,
         spine=tuple(Spine(*step) for step in _STEP.iter_unpack(body[at:recent_at])),
-        marks=tuple(Settled(*mark) for mark in _MARK.iter_unpack(body[marks_at:strings_at])),
+        marks=tuple(Settled(*mark) for mark in _MARK.iter_unpack(body[marks_at:open_at])),
+        open=tuple(Mark(*mark) for mark in _OPEN.iter_unpack(body[open_at:strings_at])),
     )
 
 

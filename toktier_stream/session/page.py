@@ -196,7 +196,8 @@ def cut(ids: Ids, lengths: Ids, text: bytes, *, even: bool) -> Iterator[Content]
         page_lengths = lengths[first:last].copy()
         if last - first < 64 and end - at > _ROOM // 2:
             # Maybe one token with more text than a page holds.
-            excess = end - at - (_ROOM - (last - first) * (per_token + 4))
+            escapes = int((page_lengths >= 255).sum())
+            excess = end - at - (_ROOM - (last - first) * per_token - 4 * escapes)
             widest = int(page_lengths.argmax())
             if excess > 0 and page_lengths[widest] > excess and not page_lengths[:widest].any():
                 yield from _bare(text[at : at + excess])

@@ -13,10 +13,11 @@ import numpy as np
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.families import OnePieceEncoder
-from toktier_stream.session import growing, kernels, tree
+from toktier_stream.session import giant, growing, kernels, tree
 from toktier_stream.session.header import Header
 from toktier_stream.session.page import PAGE_BYTES, Page, Reader, Utf8, cost, cut
 from toktier_stream.session.splice import Splice, View, splice
+from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
 from toktier_stream.wire import digest
 from toktier_stream.wire.messages import Evidence, Route
@@ -47,8 +48,8 @@ class Session:
     """
 
     __slots__ = (
-        "_marks", "_numbers", "_reader", "_root", "changed", "closed", "digest", "fingerprint",
-        "quarantined", "recent", "revision", "session_id", "tokenizer",
+        "_marks", "_numbers", "_open", "_reader", "_root", "changed", "closed", "digest",
+        "fingerprint", "quarantined", "recent", "revision", "session_id", "tokenizer",
         "touched_ms",
     )  # fmt: skip
 
@@ -64,6 +65,7 @@ class Session:
         self.recent = header.recent
         self.changed = False
         self._marks = header.marks
+        self._open = header.open
         self._reader = reader
         self._numbers = numbers or tree.Numbers(header.next_number)
         self._root: tree.Node | None = None
@@ -87,6 +89,7 @@ class Session:
         other.recent = self.recent
         other.changed = False
         other._marks = self._marks
+        other._open = self._open
         other._reader = self._reader
         other._numbers = self._numbers.fork()
         other._root = self._root
@@ -131,6 +134,7 @@ class Session:
         self._root = tree.replace(None, 0, 0, pages, self._numbers, self._reader)
         self.digest = kernels.extend(digest.EMPTY, tokens.ids)
         self._marks = marks
+        self._open = giant.look(self, encoder) if isinstance(encoder, FastEncoder) else ()
         self.fingerprint = encoder.fingerprint
         if tokenizer:
             self.tokenizer = tokenizer
@@ -151,12 +155,19 @@ class Session:
             raise ToktierError(Code.OFFSET_IN_CHARACTER, f"[{start}, {end})")
         if encoder.fingerprint != self.fingerprint:
             raise ToktierError(Code.TOKENIZER_CHANGED, "the session was made by another engine")
+        opened: giant.Marks | None = ()
         if isinstance(encoder, OnePieceEncoder):
             found, marks = growing.grow(self, encoder, self._marks, start, end, text)
         else:
-            found, marks = splice(self, encoder, start, end, text), ()
+            marks = ()
+            if isinstance(encoder, FastEncoder):
+                found, opened = giant.edit(self, encoder, self._open, start, end, text)
+            else:
+                found = splice(self, encoder, start, end, text)
         self._apply(found)
-        self._marks = marks
+        if opened is None and isinstance(encoder, FastEncoder):
+            opened = giant.look(self, encoder) or giant.near(self._open, start, self.bytes)
+        self._marks, self._open = marks, opened or ()
         self.changed = True
         return Change(found.keep, found.ids, found.tail, found.route, found.evidence)
 
@@ -261,6 +272,7 @@ class Session:
             self._numbers.next,
             tree.spine(self._root, self._reader),
             self._marks,
+            self._open,
         )
 
     def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:

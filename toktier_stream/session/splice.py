@@ -132,8 +132,18 @@ class _Side:
             self.window *= 2
 
 
-def splice(old: Stored, encoder: Encoder, start: int, end: int, text: bytes) -> Splice:
-    """The tokens after the bytes ``[start, end)`` of the old text were replaced by ``text``."""
+def splice(
+    old: Stored,
+    encoder: Encoder,
+    start: int,
+    end: int,
+    text: bytes,
+    instead: Callable[[], Splice | None] | None = None,
+) -> Splice:
+    """The tokens after the bytes ``[start, end)`` of the old text were replaced by ``text``.
+
+    ``instead``: another way to them, asked once, when the first windows do not do.
+    """
     first = max(FIRST_WINDOW, 2 * encoder.longest_token)
     left, right = _Side(first), _Side(first)
     if not encoder.splices or old.tokens == 0:
@@ -141,6 +151,8 @@ def splice(old: Stored, encoder: Encoder, start: int, end: int, text: bytes) -> 
     attempt = _Attempt(old, encoder, start, end, text)
     while True:
         done = attempt.run(left, right)
+        if done is None and instead is not None:
+            done, instead = instead(), None
         if done is not None:
             return done
 

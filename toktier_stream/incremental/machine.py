@@ -1,0 +1,170 @@
+"""The pre-tokenizer's machine, stopped and continued anywhere in a text (tokenizer/tables.py).
+
+A state is the machine's whole memory besides the marks it has in hand. So a text that was read up
+to some place can be read on from there, given the state: :meth:`Machine.run`. And what the machine
+has not emitted tells where pieces can still start: :meth:`Machine.held`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from toktier_stream.incremental.jit import kernel
+from toktier_stream.incremental.rules import Longs
+from toktier_stream.tokenizer.tables import MAX_REGISTERS, MatcherTables, Op
+from toktier_stream.tokenizer.utf8 import decode
+
+Bytes = npt.NDArray[np.uint8]
+
+_SAVE, _START_REG, _DROP_REG, _MOVE = (
+    int(Op.SAVE), int(Op.START_REG), int(Op.DROP_REG), int(Op.MOVE),
+)  # fmt: skip
+_STATE, _AT, _LAST, _BEFORE, _REGISTERS = 0, 1, 2, 3, 4
+
+
+class Position(NamedTuple):
+    """A machine that has read up to byte ``at``. ``last`` and ``before``: where the last character
+    and the one before it start; ``registers``: places; all -1 if left of where the run began."""
+
+    state: int
+    at: int
+    last: int
+    before: int
+    registers: tuple[int, ...]
+
+
+class Machine:
+    """One matcher's machine. Immutable, safe for threads."""
+
+    def __init__(self, matcher: MatcherTables) -> None:
+        """Raises ValueError for a machine that removes text or cuts inside characters."""
+        if matcher.drops or matcher.inside_characters:
+            raise ValueError("pieces are not whole stretches of characters")
+        self._matcher = matcher
+        self._live = _live(matcher)
+        parts = (
+            matcher.class_of,
+            matcher.next_state,
+            matcher.action,
+            matcher.program_start,
+            matcher.program,
+        )
+        check = 0
+        for part in parts:
+            check = zlib.crc32(part.tobytes(), check)
+        self.check = check
+        """Of the tables: states of machines with another check are other states."""
+
+    def run(
+        self, text: Bytes, start: int, stop: int, state: int = 0,
+        *, ends: bool = False, beyond: int | None = None,
+    ) -> tuple[Position, Longs]:  # fmt: skip
+        """Read the bytes ``[start, stop)``, from ``state``, and the text's end if ``ends``; stop
+        after a piece start at ``beyond`` or behind it.
+
+        Returns where the machine is then, and the piece starts it emitted, without those left of
+        ``start``: they are said to be -1 there, and a caller that begins in the middle of a text
+        knows them.
+        """
+        m = self._matcher
+        memory = np.full(_REGISTERS + MAX_REGISTERS, -1, dtype=np.int64)
+        memory[_STATE] = state
+        starts = np.empty(stop - start + 2, dtype=np.int64)
+        limit = stop + 1 if beyond is None else beyond
+        count = _run(
+            text, start, stop, ends, limit, m.next_state, m.action, m.class_of, m.end_of_text,
+            m.program_start, m.program, memory, starts,
+        )  # fmt: skip
+        now, at, last, before, *registers = memory.tolist()
+        return Position(now, at, last, before, tuple(registers)), starts[:count]
+
+    def held(self, position: Position, piece: int) -> int:
+        """The first place behind ``piece``, the last piece start emitted, where the text as read
+        leaves open whether a piece starts; at most ``position.at``, where one may always start."""
+        live = self._live[position.state]
+        places = [p for r, p in enumerate(position.registers) if live >> r & 1]
+        places += [position.last, position.before]
+        return min((p for p in places if p > piece), default=position.at)
+
+
+def _live(matcher: MatcherTables) -> list[int]:
+    """By state, the registers (as bits) that some continuation reads before it writes them."""
+    rows = 1 << MAX_REGISTERS
+    programs = len(matcher.program_start) - 1
+    needs = np.tile(np.arange(rows), (programs, 1))
+    for p in range(programs):
+        lines = matcher.program[matcher.program_start[p] : matcher.program_start[p + 1]].tolist()
+        for op, register, back, _ in reversed(lines):
+            mask = needs[p]
+            if op in (_START_REG, _DROP_REG):
+                needs[p] = mask | 1 << register
+            elif op == _SAVE:
+                needs[p] = mask & ~(1 << register)
+            elif op == _MOVE:
+                kept = mask & ~(1 << register)
+                needs[p] = np.where(mask >> register & 1, kept | 1 << back, kept)
+    following = matcher.next_state.astype(np.int64)
+    following[:, matcher.end_of_text] = -1  # nothing is read behind the end
+    live = np.zeros(matcher.states + 1, dtype=np.int64)
+    while True:
+        now = np.bitwise_or.reduce(needs[matcher.action, live[following]], axis=1)
+        if np.array_equal(now, live[:-1]):
+            return [int(mask) for mask in now]
+        live[:-1] = now
+
+
+@kernel
+def _run(
+    text: Bytes,
+    start: int,
+    stop: int,
+    ends: bool,
+    beyond: int,
+    next_state: npt.NDArray[np.uint16],
+    action: npt.NDArray[np.uint16],
+    class_of: npt.NDArray[np.uint8],
+    end_of_text: int,
+    program_start: npt.NDArray[np.int32],
+    program: npt.NDArray[np.int16],
+    memory: Longs,
+    starts: Longs,
+) -> int:
+    count = 0
+    state = memory[_STATE]
+    at, last, before = start, np.int64(-1), np.int64(-1)
+    done = at >= stop and not ends
+    while not done:
+        symbol = end_of_text
+        size = 0
+        if at < stop:
+            point, size = decode(text, at)
+            symbol = class_of[point]
+        code = action[state, symbol]
+        state = np.int64(next_state[state, symbol])
+        for line in range(program_start[code], program_start[code + 1]):
+            op, register, back = program[line, 0], program[line, 1], program[line, 2]
+            if op == _MOVE:
+                memory[_REGISTERS + register] = memory[_REGISTERS + back]
+                continue
+            if op == _START_REG:
+                place = memory[_REGISTERS + register]
+            else:
+                place = np.int64(at) if back == 0 else (last if back == 1 else before)
+                if op == _SAVE:
+                    memory[_REGISTERS + register] = place
+                    continue
+            if place >= 0:
+                starts[count] = place
+                count += 1
+        if size == 0:
+            break
+        before = last
+        last = np.int64(at)
+        at += size
+        done = (at >= stop and not ends) or (count > 0 and starts[count - 1] >= beyond)
+    memory[_STATE], memory[_AT], memory[_LAST], memory[_BEFORE] = state, at, last, before
+    return count
