@@ -63,6 +63,7 @@ class Code(StrEnum):
     PRODUCER_FENCED = "PRODUCER_FENCED"
     PARTITION_LOST = "PARTITION_LOST"
     TOKENIZER_LOAD = "TOKENIZER_LOAD"
+    REFERENCE_GAVE_UP = "REFERENCE_GAVE_UP"
     TOKENIZER_UNSUPPORTED = "TOKENIZER_UNSUPPORTED"
     TOKENIZER_FETCH = "TOKENIZER_FETCH"
     STORE_FORMAT = "STORE_FORMAT"
@@ -269,6 +270,11 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "the group has given this partition to another member",
         "this partition, here only: its position was not committed",
         "nothing: the newer owner goes on; look for flapping group membership if it repeats",
+    ),
+    Code.REFERENCE_GAVE_UP: Explanation(
+        "the reference engine has no answer for this text: its pattern matcher gave up",
+        _REJECTED,
+        "shorten the run of white space or symbols; ten million in a row are beyond it",
     ),
     Code.TOKENIZER_LOAD: Explanation(
         "the tokenizer file cannot be read by the reference engine",

@@ -11,10 +11,14 @@ import pytest
 from pipeline_harness import WITHIN_S, Running, local_backend, make_settings
 
 from toktier_stream.errors import Code
+from toktier_stream.pipeline.verifier import Sample, ShadowVerifier
+from toktier_stream.session.engines import open_tokenizer
+from toktier_stream.telemetry import Instruments
 from toktier_stream.tokenizer.face import Tokens
 from toktier_stream.tokenizer.registry import Entry, Registry
+from toktier_stream.tokenizer.shipped import shipped_path
 from toktier_stream.wire.answers import decode_check
-from toktier_stream.wire.messages import Status, Verdict
+from toktier_stream.wire.messages import Route, Status, Verdict
 
 TEXT = "an ordinary text whose ids will be changed on their way out"
 
@@ -121,3 +125,24 @@ async def test_a_full_queue_drops_and_counts(state_dir, hands, backend):
         assert (await h.append("s", 2, " more")).status is Status.OK
         assert running.worker.stats.verifier_dropped >= 1
         assert running.worker.stats.verified == 0
+
+
+async def test_a_text_beyond_the_judge_does_not_end_verification():
+    """Where the reference gives up there is no verdict; the next sample gets one."""
+    reference = open_tokenizer(shipped_path()).reference
+    verdicts = []
+    verifier = ShadowVerifier(
+        lambda sample, record: verdicts.append((sample.session_id, record.verdict)),
+        Instruments(),
+        queue=8,
+        queue_bytes=1 << 28,
+    )
+    verifier.start()
+    for name, text in (("endless", b" " * 11_000_000 + b"x"), ("short", b"and on")):
+        ids = reference.ids("and on")
+        sample = Sample(0, 0, name, 1, "sha256:x", Route.CPU, "exact", text, ids, reference)
+        assert verifier.offer(sample)
+    async with asyncio.timeout(WITHIN_S):
+        await verifier.drain()
+    await verifier.stop()
+    assert verdicts == [("short", Verdict.MATCH)]

@@ -22,6 +22,7 @@ import numpy as np
 from opentelemetry import trace
 
 from toktier_stream import telemetry
+from toktier_stream.errors import ToktierError
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.tokenizer.reference import REFERENCE_VERSION, Reference
 from toktier_stream.wire.messages import CheckRecord, Route, TokenUpdate, Verdict
@@ -170,7 +171,13 @@ class ShadowVerifier:
     async def _check(self, loop: asyncio.AbstractEventLoop, sample: Sample) -> None:
         links = [trace.Link(sample.context)] if sample.context else []
         with telemetry.tracer().start_as_current_span(telemetry.SPAN_VERIFY, links=links) as span:
-            record = await loop.run_in_executor(self._thread, check, sample)
+            try:
+                record = await loop.run_in_executor(self._thread, check, sample)
+            except ToktierError as error:
+                # The judge has no answer for this text, so there is nothing to hold ours to.
+                self._instruments.add("toktier.checks", verdict=error.code.value)
+                _LOG.warning("verifier_no_answer", code=error.code.value, offset=sample.offset)
+                return
             span.set_attribute(telemetry.ATTR_SESSION, sample.session_id)
             span.set_attribute(telemetry.ATTR_REVISION, sample.revision)
             self.checked += 1

@@ -289,6 +289,7 @@ _REJECTIONS = frozenset(
         Code.UNKNOWN_TOKENIZER,
         Code.TOKENIZER_CHANGED,
         Code.TOKENIZER_LOAD,
+        Code.REFERENCE_GAVE_UP,
         Code.OFFSET_RANGE,
         Code.OFFSET_IN_CHARACTER,
         Code.SESSION_TOO_LARGE,

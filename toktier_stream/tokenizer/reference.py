@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import tokenizers
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.tokenizer.artifact import AddedToken, Artifact, byte_level_alphabet
@@ -49,13 +49,24 @@ class Reference:
         return self._tokenizer
 
     def ids(self, text: str) -> Ids:
-        """The ids that everything else in this system is held to."""
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+        """The ids that everything else in this system is held to. Raises ``REFERENCE_GAVE_UP``."""
+        return np.array(self._encoding(text).ids, dtype=np.uint32)
+
+    def _encoding(self, text: str) -> Encoding:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        except BaseException as error:
+            # The engine panics where its pattern matcher runs out of retries (about ten million
+            # white-space characters in a row); the binding's panic is no Exception.
+            if type(error).__name__ != "PanicException":
+                raise
+        # Raised out here: the panic's own text may quote what it met.
+        raise ToktierError(Code.REFERENCE_GAVE_UP, f"{len(text)} characters")
 
     def encode(self, text: bytes) -> Tokens:
         """Ids and byte lengths of valid UTF-8."""
         string = text.decode()
-        encoding = self._tokenizer.encode(string, add_special_tokens=False)
+        encoding = self._encoding(string)
         ids = np.array(encoding.ids, dtype=np.uint32)
         if self._exact_bytes is not None and self._leaves_alone(string):
             lengths = self._exact_bytes[ids]

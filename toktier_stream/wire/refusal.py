@@ -37,6 +37,7 @@ ANSWERED: Final = {
             Code.UNKNOWN_TOKENIZER,
             Code.TOKENIZER_CHANGED,
             Code.TOKENIZER_LOAD,
+            Code.REFERENCE_GAVE_UP,
             Code.STALE_REVISION,
             Code.REVISION_REUSED,
             Code.BAD_PART,
