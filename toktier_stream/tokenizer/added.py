@@ -84,7 +84,7 @@ class LiteralTable:
 
         Segments are int64[k, 3]: start, end, id of an added token or -1.
         """
-        room = 2 * len(segments) + 64
+        room = 2 * len(segments) + 64 + len(text) // 64
         while True:
             out = np.empty((room, 3), dtype=np.int64)
             n = literals.split(

@@ -269,7 +269,7 @@ def merge_by_heap(
         waiting -= 1
         if waiting > 0:
             heap[0] = heap[waiting]
-            _sift_down(heap, waiting, 0)
+            _sift_down(heap, waiting, signed(0))
         at = signed(top & np.uint64(0xFFFFFFFF))
         merged = np.uint32(top >> _BIT_32)
         if made[at] != merged:

@@ -17,7 +17,7 @@ from toktier_stream.tokenizer import kernels, normalization, runs
 from toktier_stream.tokenizer.added import AddedTables
 from toktier_stream.tokenizer.cuts import find_cut
 from toktier_stream.tokenizer.face import Tokens
-from toktier_stream.tokenizer.marks import ASCII, machine_rows
+from toktier_stream.tokenizer.marks import machine_rows, program_rows
 from toktier_stream.tokenizer.merge_build import WORD_SLOT
 from toktier_stream.tokenizer.merges import PADDING, MergeTables, top_bits
 from toktier_stream.tokenizer.normalization import Normalizer
@@ -96,10 +96,11 @@ class FastEncoder:
         self._pool = Pool()
         self._machine: tuple[Any, ...] = (
             machine_rows(matcher),
-            ASCII + matcher.end_of_text,
             matcher.class_of,
+            matcher.classes,
             matcher.program_start,
-            matcher.program,
+            program_rows(matcher),
+            matcher.two_sided,
         )
         self._bpe: tuple[Any, ...] = (
             merges.byte_pairs,
@@ -223,9 +224,10 @@ class FastEncoder:
         cuts = self._divide(text, min(threads, len(text) // MIN_CHUNK))
         if len(cuts) == 2:
             return self.encode(text)
-        parts = [text[a:b] for a, b in pairwise(cuts)]
-        with ThreadPoolExecutor(max_workers=len(parts)) as pool:
-            tokens = list(pool.map(self.encode, parts))
+        first, *others = (text[a:b] for a, b in pairwise(cuts))
+        with ThreadPoolExecutor(max_workers=len(others)) as pool:
+            later = pool.map(self.encode, others)
+            tokens = [self.encode(first), *later]
         return Tokens(
             np.concatenate([t.ids for t in tokens]), np.concatenate([t.lengths for t in tokens])
         )

@@ -17,13 +17,15 @@ from toktier_stream.tokenizer.jit import (
     Number,
     Places,
     Words,
+    address_of,
     entry,
     forced,
     inner,
+    load_text,
     signed,
 )
 
-BLOCK = 64
+BLOCK = 32
 """Bytes tested at once for the only byte that starts a literal."""
 FULL = -1
 """The result when the output has no room."""
@@ -33,6 +35,8 @@ _ONE = np.uint64(1)
 _BIT_8 = np.uint64(8)
 _BIT_32 = np.uint64(32)
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ONES = np.uint64(0x0101010101010101)
+_HIGHS = np.uint64(0x8080808080808080)
 
 
 @forced
@@ -87,11 +91,15 @@ def longest_at(
 def _next_candidate(text: Bytes, at: int, end: int, first: Flags, only: int) -> int:
     """The first place from ``at`` whose byte can start a literal, or ``end``."""
     if only >= 0:
-        byte = np.uint8(only)
+        bytes_at = address_of(text)
+        pattern = np.uint64(only) * _ONES
         while at + BLOCK <= end:
-            found = np.uint8(0)
-            for i in range(BLOCK):
-                found |= np.uint8(text[at + i] == byte)
+            found = np.uint64(0)
+            for i in range(0, BLOCK, 8):
+                # A byte of the difference is zero where the text has the byte we look for; the
+                # carry of a subtraction may only report one too many.
+                difference = load_text(bytes_at, at + i) ^ pattern
+                found |= (difference - _ONES) & ~difference & _HIGHS
             if found:
                 break
             at += BLOCK

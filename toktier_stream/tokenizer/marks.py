@@ -1,16 +1,30 @@
 """The kernel that marks where pieces start: one step of the fused machine per character.
 
-:func:`tables.mark_pieces` is its specification; the twin in plain Python.
+:func:`tables.mark_pieces` is its specification and twin. A walk is one chain of dependent loads,
+so two walks run side by side: a text cut at a two-sided boundary has the pieces of its two parts.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from toktier_stream.tokenizer.jit import Bytes, Ids, Places, Places32, Rows, inner, signed
-from toktier_stream.tokenizer.tables import MatcherTables, Op
-from toktier_stream.tokenizer.utf8 import decode
+from toktier_stream.tokenizer.jit import (
+    Address,
+    Number,
+    forced,
+    inner,
+    load_u8,
+    load_u32,
+    load_u64,
+    signed,
+    store_u32,
+    store_u64,
+)
+from toktier_stream.tokenizer.tables import MAX_REGISTERS, MatcherTables, Op
+from toktier_stream.tokenizer.utf8 import decode_at
 
 ROW_BITS = 22
 """A transition is ``program << ROW_BITS | row``: the row is the place of the next state's row."""
@@ -20,6 +34,27 @@ ASCII = 128
 _START, _SAVE, _START_REG = int(Op.START), int(Op.SAVE), int(Op.START_REG)
 _ROW = np.uint32((1 << ROW_BITS) - 1)
 _PROGRAM = np.uint32(ROW_BITS)
+_LOW_FOUR = np.uint32(15)
+_FOUR = np.uint32(4)
+_EIGHT = np.uint32(8)
+_SIXTEEN = np.uint32(16)
+
+
+class Machine(NamedTuple):
+    """The arrays of a fused machine as addresses."""
+
+    rows: np.uint64
+    """uint32: :func:`machine_rows`."""
+    class_of: np.uint64
+    """uint8[0x110000]."""
+    classes: np.uint64
+    """C; the place of the end of the text in a row is ASCII + C."""
+    program_start: np.uint64
+    """int32[programs + 1]."""
+    program: np.uint64
+    """uint32: :func:`program_rows`."""
+    two_sided: np.uint64
+    """bool[C, C]."""
 
 
 def machine_rows(matcher: MatcherTables) -> npt.NDArray[np.uint32]:
@@ -39,99 +74,173 @@ def machine_rows(matcher: MatcherTables) -> npt.NDArray[np.uint32]:
     return np.ascontiguousarray(np.concatenate((ascii_columns, by_class), axis=1).reshape(-1))
 
 
+def program_rows(matcher: MatcherTables) -> npt.NDArray[np.uint32]:
+    """The rows of all programs, packed: op, register, back and byte from the low end."""
+    columns = matcher.program.astype(np.uint32)
+    shifts = np.array([0, 4, 8, 16], dtype=np.uint32)
+    packed: npt.NDArray[np.uint32] = np.bitwise_or.reduce(columns << shifts, axis=1)
+    return packed if len(packed) else np.zeros(1, dtype=np.uint32)
+
+
 @inner
 def _run_program(
-    program: Rows,
-    first: int,
-    behind: int,
+    text: Address,
+    start: int,
     at: int,
-    last: int,
-    before: int,
-    registers: Places,
-    starts: Places32,
+    machine: Machine,
+    code: int,
+    registers: Address,
+    starts: Address,
     count: int,
 ) -> int:
-    """The rows ``first`` to ``behind`` of a program: the new number of starts."""
+    """Run a program at the character (or the end) at ``at``: the new number of starts.
+
+    ``start`` is where the walk began; no program looks behind it.
+    """
+    first = signed(load_u32(machine.program_start, code))
+    behind = signed(load_u32(machine.program_start, code + 1))
     for line in range(first, behind):
-        op = program[line, 0]
-        register = program[line, 1]
-        back = program[line, 2]
-        place = at if back == 0 else (last if back == 1 else before)
-        place += program[line, 3]
+        row = load_u32(machine.program, line)
+        op = row & _LOW_FOUR
+        register = (row >> _FOUR) & _LOW_FOUR
+        back = signed((row >> _EIGHT) & _LOW_FOUR)
+        place = at
+        for _ in range(back):
+            place = max(start, place - 1)
+            while place > start and load_u8(text, place) & 0xC0 == 0x80:
+                place -= 1
+        place += signed(row >> _SIXTEEN)
         if op == _START:
-            starts[count] = place
+            store_u32(starts, count, place)
             count += 1
         elif op == _SAVE:
-            registers[register] = place
+            store_u64(registers, register, place)
         elif op == _START_REG:
-            starts[count] = registers[register]
+            store_u32(starts, count, load_u64(registers, register))
             count += 1
         else:
-            registers[register] = registers[back]
+            store_u64(registers, register, load_u64(registers, signed((row >> _EIGHT) & _LOW_FOUR)))
     return count
+
+
+@forced
+def _step(
+    text: Address,
+    start: int,
+    at: int,
+    machine: Machine,
+    row: Number,
+    registers: Address,
+    starts: Address,
+    count: int,
+) -> tuple[int, Any, int]:
+    """Read the character at ``at``: the next place, row, and number of starts."""
+    byte = load_u8(text, at)
+    if byte < ASCII:
+        following = at + 1
+        step = load_u32(machine.rows, row + np.uint32(byte))
+    else:
+        point, size = decode_at(text, at)
+        following = at + size
+        class_ = np.uint32(load_u8(machine.class_of, point))
+        step = load_u32(machine.rows, row + ASCII + class_)
+    code = signed(step >> _PROGRAM)
+    # Written whether or not it is a start: a branch here would be guessed wrong too often.
+    store_u32(starts, count, at)
+    if code <= 1:
+        count += code
+    else:
+        count = _run_program(text, start, at, machine, code, registers, starts, count)
+    return following, step & _ROW, count
+
+
+@forced
+def _finish(
+    text: Address,
+    start: int,
+    end: int,
+    machine: Machine,
+    row: Number,
+    registers: Address,
+    starts: Address,
+    count: int,
+) -> int:
+    step = load_u32(machine.rows, row + ASCII + np.uint32(machine.classes))
+    code = signed(step >> _PROGRAM)
+    return _run_program(text, start, end, machine, code, registers, starts, count)
 
 
 @inner
 def mark(
-    text: Bytes,
-    start: int,
-    end: int,
-    machine: Ids,
-    end_of_text: int,
-    class_of: Bytes,
-    program_start: Places32,
-    program: Rows,
-    registers: Places,
-    starts: Places32,
+    text: Address, start: int, end: int, machine: Machine, registers: Address, starts: Address
 ) -> int:
     """Piece starts of ``text[start:end]`` as :func:`tables.mark_pieces` finds them: their number.
 
-    ``starts`` has room for one entry per byte and two more. The machine has no DROP.
+    ``starts`` (int32) has room for one entry per byte and two more. The machine has no DROP.
     """
-    count = 0
     row = np.uint32(0)
+    count = signed(0)
     at = start
-    last = start
-    before = start
     while at < end:
-        byte = np.uint32(text[at])
-        if byte < ASCII:
-            following = at + 1
-            step = machine[row + byte]
-        else:
-            point, size = decode(text, at)
-            following = at + size
-            step = machine[row + ASCII + np.uint32(class_of[point])]
-        row = step & _ROW
-        code = signed(step >> _PROGRAM)
-        # Written whether or not it is a start: a branch here would be guessed wrong too often.
-        starts[count] = at
-        if code <= 1:
-            count += code
-        else:
-            count = _run_program(
-                program,
-                program_start[code],
-                program_start[code + 1],
-                at,
-                last,
-                before,
-                registers,
-                starts,
-                count,
-            )
-        before = last
-        last = at
-        at = following
-    code = signed(machine[row + np.uint32(end_of_text)] >> _PROGRAM)
-    return _run_program(
-        program,
-        program_start[code],
-        program_start[code + 1],
-        end,
-        last,
-        before,
-        registers,
-        starts,
-        count,
+        at, row, count = _step(text, start, at, machine, row, registers, starts, count)
+    return _finish(text, start, end, machine, row, registers, starts, count)
+
+
+@inner
+def mark_two(
+    text: Address,
+    start: int,
+    middle: int,
+    end: int,
+    machine: Machine,
+    registers: Address,
+    starts: Address,
+) -> tuple[int, int]:
+    """As :func:`mark` for ``text[start:middle]`` and ``text[middle:end]`` side by side.
+
+    The starts of the second part are written ``middle - start + 2`` entries further on.
+    """
+    row, second_row = np.uint32(0), np.uint32(0)
+    count, second_count = signed(0), signed(0)
+    at, second = start, middle
+    second_registers = registers + np.uint64(8 * MAX_REGISTERS)
+    second_starts = starts + np.uint64(4 * (middle - start + 2))
+    while at < middle and second < end:
+        at, row, count = _step(text, start, at, machine, row, registers, starts, count)
+        second, second_row, second_count = _step(
+            text, middle, second, machine, second_row, second_registers, second_starts, second_count
+        )
+    while at < middle:
+        at, row, count = _step(text, start, at, machine, row, registers, starts, count)
+    while second < end:
+        second, second_row, second_count = _step(
+            text, middle, second, machine, second_row, second_registers, second_starts, second_count
+        )
+    return (
+        _finish(text, start, middle, machine, row, registers, starts, count),
+        _finish(
+            text, middle, end, machine, second_row, second_registers, second_starts, second_count
+        ),
     )
+
+
+@inner
+def next_boundary(text: Address, at: int, end: int, machine: Machine) -> int:
+    """The first two-sided boundary from ``at`` (not the start of the text), or ``end``."""
+    while at < end and load_u8(text, at) & 0xC0 == 0x80:
+        at += 1
+    if at >= end:
+        return end
+    before = at - 1
+    while before > 0 and load_u8(text, before) & 0xC0 == 0x80:
+        before -= 1
+    point, _ = decode_at(text, before)
+    left = np.uint64(load_u8(machine.class_of, point))
+    while at < end:
+        point, size = decode_at(text, at)
+        right = np.uint64(load_u8(machine.class_of, point))
+        if load_u8(machine.two_sided, left * machine.classes + right):
+            return at
+        left = right
+        at += size
+    return end

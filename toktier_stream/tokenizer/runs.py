@@ -87,7 +87,7 @@ def find(
 ) -> npt.NDArray[np.int64]:
     """int64[k, 2]: start and end of each run of characters that are not SAFE and may change,
     with the character before it, inside segments that are no added tokens."""
-    room = 64
+    room = 64 + len(text) // 64
     while True:
         out = np.empty((room, 2), dtype=np.int64)
         n = _find(text, segments, kinds, out)
@@ -115,13 +115,15 @@ def source_lengths(
     int64[k, 5] as :class:`normalization.Normalized` says; ``added`` is bool by id.
     """
     text_at, source_at = address_of(text), address_of(source)
+    count = lengths.size
     place = 0
     k = 0
     delta = 0
     start = 0
     begun = 0
     own = 0
-    for i in range(lengths.size):
+    i = 0
+    while i < count:
         size = signed(lengths[i])
         while k < changes.shape[0] and changes[k, 1] <= place:
             delta = changes[k, 3] - changes[k, 1]
@@ -145,7 +147,19 @@ def source_lengths(
             reached = max(begun, start)
             lengths[i - 1] = reached - begun
             begun = reached
+        if start == place + delta and begun == start:
+            # In step: tokens that end before the next change keep their lengths.
+            limit = changes[k, 0] if k < changes.shape[0] else text.size
+            following = place + size
+            while i + 1 < count and following + signed(lengths[i + 1]) <= limit:
+                place = following
+                i += 1
+                size = signed(lengths[i])
+                following += size
+            start = place + delta
+            begun = start
         own = 0 if added[ids[i]] else size
         place += size
-    if lengths.size:
-        lengths[lengths.size - 1] = source_size - begun
+        i += 1
+    if count:
+        lengths[count - 1] = source_size - begun

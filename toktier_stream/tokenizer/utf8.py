@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from toktier_stream.tokenizer.jit import (
-    Bytes,
-    forced,
-)
+from toktier_stream.tokenizer.jit import Address, Bytes, forced, load_u8
 
 _LOW_SIX = np.uint32(0x3F)
 _SIX = np.uint32(6)
@@ -40,3 +37,20 @@ def character_start(text: Bytes, at: int) -> int:
     while at > 0 and text[at] & 0xC0 == 0x80:
         at -= 1
     return at
+
+
+@forced
+def decode_at(text: Address, at: int) -> tuple[Any, int]:
+    """As :func:`decode`, of bytes at an address."""
+    lead = np.uint32(load_u8(text, at))
+    if lead < 0x80:
+        return lead, 1
+    second = np.uint32(load_u8(text, at + 1)) & _LOW_SIX
+    if lead < 0xE0:
+        return ((lead & np.uint32(0x1F)) << _SIX) | second, 2
+    third = np.uint32(load_u8(text, at + 2)) & _LOW_SIX
+    if lead < 0xF0:
+        return ((lead & np.uint32(0x0F)) << _TWELVE) | (second << _SIX) | third, 3
+    fourth = np.uint32(load_u8(text, at + 3)) & _LOW_SIX
+    high = ((lead & np.uint32(0x07)) << _EIGHTEEN) | (second << _TWELVE)
+    return high | (third << _SIX) | fourth, 4

@@ -20,15 +20,16 @@ from toktier_stream.tokenizer.tables import MAX_REGISTERS
 
 MEMO_BITS: Final = 15
 """Log2 of the slots of a memo: 1 MiB, about what a core's second-level cache holds."""
-KEPT_BYTES: Final = 1 << 18
+KEPT_BYTES: Final = 1 << 22
 """Text up to this size is encoded in room that stays; room for longer text is given back."""
 
 _LINE: Final = 64
 
 
 def _aligned(count: int) -> npt.NDArray[np.uint64]:
-    """Zeros that start on a cache line."""
-    room = np.zeros(8 * count + _LINE, dtype=np.uint8)
+    """Zeros that start on a cache line, their memory touched."""
+    room = np.empty(8 * count + _LINE, dtype=np.uint8)
+    room[:] = 0
     skip = -room.ctypes.data % _LINE
     return room[skip : skip + 8 * count].view(np.uint64)
 
@@ -40,7 +41,7 @@ class Room:
         """Room for ``size`` bytes of text."""
         self.size = size
         self.text = np.empty(size + PADDING, dtype=np.uint8)
-        self.starts = np.empty(size + 2, dtype=np.int32)
+        self.starts = np.empty(size + 4, dtype=np.int32)
         self.ids = np.empty(size, dtype=np.uint32)
         self.lengths = np.empty(size, dtype=np.uint32)
         self._view = self.text.data
@@ -59,7 +60,7 @@ class Workspace:
         self.memo_shift = top_bits(slots)
         self.symbols = np.zeros(SCAN, dtype=np.uint32)
         self.made = np.zeros(SCAN, dtype=np.uint32)
-        self.registers = np.zeros(MAX_REGISTERS, dtype=np.int64)
+        self.registers = np.zeros(2 * MAX_REGISTERS, dtype=np.int64)
         self._kept = Room(1 << 12)
 
     def room(self, size: int) -> Room:
