@@ -67,22 +67,30 @@ def plot(result: dict[str, Any], path: Path) -> None:
     names = list(dict.fromkeys(row["vocabulary"] for row in rows))
     figure = Figure(figsize=(10, 4 * len(names)))
     panels = figure.subplots(len(names), 2, squeeze=False)
+    # One colour per engine in every panel, also where another has no points.
+    colours = {engine: f"C{i}" for i, engine in enumerate((OURS, *_others(rows)))}
     for (left, right), name in zip(panels, names, strict=True):
         mine = [row for row in rows if row["vocabulary"] == name]
         typical = min({r["append"] for r in mine}, key=lambda chars: abs(chars - TYPICAL))
         largest = max(r["context"] for r in mine)
-        _panel(left, [r for r in mine if r["append"] == typical], "context")
+        _panel(left, [r for r in mine if r["append"] == typical], "context", colours)
         left.set_title(f"{name}: append of {typical:,} characters")
-        _panel(right, [r for r in mine if r["context"] == largest], "append")
+        _panel(right, [r for r in mine if r["context"] == largest], "append", colours)
         right.set_title(f"{name}: context of {largest:,} characters")
-        left.legend()
+    known: dict[str, Any] = {}
+    for axes in panels.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        known |= dict(zip(labels, handles, strict=True))
+    figure.legend(known.values(), known.keys(), loc="center left", bbox_to_anchor=(0.91, 0.5))
     figure.savefig(path, bbox_inches="tight")
 
 
-def _panel(axes: Any, rows: list[dict[str, Any]], key: str) -> None:
-    for name in (OURS, *_others(rows)):
+def _panel(axes: Any, rows: list[dict[str, Any]], key: str, colours: dict[str, str]) -> None:
+    for name, colour in colours.items():
         points = [(r[key], r["engines"][name]["cpu_ms"]) for r in rows if name in r["engines"]]
-        axes.plot(*zip(*points, strict=True), "o-" if name == OURS else ".--", label=name)
+        if points:
+            style = "o-" if name == OURS else ".--"
+            axes.plot(*zip(*points, strict=True), style, label=name, color=colour)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel(f"characters of the {key}")
