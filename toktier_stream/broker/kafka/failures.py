@@ -32,8 +32,9 @@ from aiokafka.errors import (
 from toktier_stream.broker.kafka.options import KafkaOptions
 from toktier_stream.errors import Code, ToktierError
 
-# ConsumerStoppedError and IllegalOperation are no KafkaError; TimeoutError is an OSError.
-FAILURES = (KafkaError, ConsumerStoppedError, IllegalOperation, OSError)
+# ConsumerStoppedError and IllegalOperation are no KafkaError; TimeoutError is an OSError. aiokafka
+# asserts that it knows a broker, and just after one has hung it may know none.
+FAILURES = (KafkaError, ConsumerStoppedError, IllegalOperation, OSError, AssertionError)
 
 _CODES: tuple[tuple[Code, tuple[type[Exception], ...]], ...] = (
     (Code.PRODUCER_FENCED, (ProducerFenced, InvalidProducerEpoch)),
@@ -52,7 +53,14 @@ _CODES: tuple[tuple[Code, tuple[type[Exception], ...]], ...] = (
     (Code.CLIENT_CLOSED, (ConsumerStoppedError, IllegalOperation, ProducerClosed)),
     (
         Code.BROKER_UNREACHABLE,
-        (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError, OSError),
+        (
+            KafkaConnectionError,
+            KafkaTimeoutError,
+            NodeNotReadyError,
+            RequestTimedOutError,
+            OSError,
+            AssertionError,
+        ),
     ),
 )
 
