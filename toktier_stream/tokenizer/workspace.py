@@ -18,8 +18,8 @@ from toktier_stream.tokenizer.kernels import MEMO_SLOT
 from toktier_stream.tokenizer.merges import PADDING, top_bits
 from toktier_stream.tokenizer.tables import MAX_REGISTERS
 
-MEMO_BITS: Final = 15
-"""Log2 of the slots of a memo: 1 MiB, about what a core's second-level cache holds."""
+MEMO_BITS: Final = 16
+"""Log2 of the slots of a memo: 2 MiB, about what a core's own caches hold."""
 KEPT_BYTES: Final = 1 << 22
 """Text up to this size is encoded in room that stays; room for longer text is given back."""
 
