@@ -139,6 +139,16 @@ def test_lengths_under_normalization(form: str, text: str, deep: int) -> None:
     assert_same(quick_encoder(spec), Reference(artifact_of(spec)), text)
 
 
+def test_a_post_processor_does_not_move_tokens() -> None:
+    """Some files trim white space off the reference's offsets; byte lengths count it all the
+    same, as they do in a text that nothing rewrites."""
+    spec = bpe_spec([(b" ", b"a")], pre_tokenizer=GPT2_SPLIT, normalizer={"type": "NFC"})
+    spec["post_processor"] = {**GPT2_SPLIT, "trim_offsets": True, "use_regex": True}
+    encoder, reference = quick_encoder(spec), Reference(artifact_of(spec))
+    for text in (" a  a", " a  a e\u0301", "x e\u0301 \n a"):
+        assert_same(encoder, reference, text)
+
+
 def test_forms_that_are_understood() -> None:
     """One form, however it is wrapped; an empty sequence is none; anything else is refused."""
     assert form_of(None) == ""

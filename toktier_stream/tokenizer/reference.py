@@ -42,6 +42,9 @@ class Reference:
         # The contract is about the complete text.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        # Without special tokens a post-processor changes no id; but some trim white space off the
+        # offsets, which here say where tokens start.
+        self._tokenizer.post_processor = None
 
     @property
     def tokenizer(self) -> Tokenizer:
