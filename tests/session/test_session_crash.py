@@ -1,6 +1,6 @@
 """Killed at any instant, a store is what it was after some commit, and the changelog completes it.
 
-``TOKTIER_CRASHES`` kills so many times (default 3).
+``TOKTIER_TEST_CRASHES`` kills so many times (default 3).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from session_harness import MadeUp, check_session, dump
 
 from toktier_stream.session.store import Store
 
-_CRASHES = int(os.environ.get("TOKTIER_CRASHES", "3"))
+_CRASHES = int(os.environ.get("TOKTIER_TEST_CRASHES", "3"))
 
 
 def _spawn(folder: Path, seed: int) -> subprocess.Popen[str]:

@@ -30,7 +30,7 @@ from toktier_stream.tokenizer.face import Encoder
 from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
 from toktier_stream.wire.messages import Route
 
-EXAMPLES = int(os.environ.get("TOKTIER_SESSION_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("TOKTIER_TEST_EXAMPLES", "60"))
 _SETTINGS = settings(
     max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

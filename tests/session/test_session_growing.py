@@ -24,7 +24,7 @@ from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
 from toktier_stream.wire.messages import Route
 
 _SETTINGS = settings(
-    max_examples=int(os.environ.get("TOKTIER_SESSION_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("TOKTIER_TEST_EXAMPLES", "60")),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

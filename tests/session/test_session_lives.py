@@ -1,6 +1,6 @@
 """Whole lives of sessions in a store, at random, against plain strings and the reference.
 
-``TOKTIER_SESSION_EXAMPLES`` runs as many random lives (default 25).
+``TOKTIER_TEST_EXAMPLES`` runs as many random lives (default 25).
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def test_lives(encoders: dict[str, Encoder], oracles: dict[str, Encoder], name: 
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=int(os.environ.get("TOKTIER_SESSION_EXAMPLES", "25")),
+            max_examples=int(os.environ.get("TOKTIER_TEST_EXAMPLES", "25")),
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

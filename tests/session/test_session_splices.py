@@ -1,6 +1,6 @@
 """Splices: whatever is appended or edited, the stream is the whole text's; the evidence holds.
 
-``TOKTIER_SESSION_EXAMPLES`` tries so many random texts per test (default 60).
+``TOKTIER_TEST_EXAMPLES`` tries so many random texts per test (default 60).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from toktier_stream.wire.messages import Route
 
 _SETTINGS = settings(
     deadline=None,
-    max_examples=int(os.environ.get("TOKTIER_SESSION_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("TOKTIER_TEST_EXAMPLES", "60")),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
