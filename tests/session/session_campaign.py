@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -154,9 +153,7 @@ def _life(store: Store, family: Family, source: str) -> None:
         start, end = len(text[:first].encode()), len(text[:last].encode())
         change = session.edit(encoder, start, end, new.encode())
         text = text[:first] + new + text[last:]
-        family.counted(
-            "lives", change.evidence, append=first == last == size, hostile=kind >= 0.45
-        )
+        family.counted("lives", change.evidence, append=first == last == size, hostile=kind >= 0.45)
         what = f"{family.name}, {change.evidence}, [{start}, {end})"
         if not family.same(what, text, session):
             batch.discard()
@@ -273,13 +270,9 @@ def main() -> None:
         entry = open_tokenizer(args.tokenizers / name / "tokenizer.json")
         choose = random.Random(f"{name} {args.seed}")
         family = Family(name, entry.encoder, entry.reference, choose)
-        parts: tuple[Callable[[], None], ...] = (
-            lambda family=family: lives(family, sources, args.changes),
-            lambda family=family: replay(family, logs),
-            lambda family=family: long(family, args.characters, args.seed),
-        )
-        for part in parts:
-            part()
+        lives(family, sources, args.changes)
+        replay(family, logs)
+        long(family, args.characters, args.seed)
         counts = dict(sorted(family.counts.items()))
         total.update({k: v for k, v in counts.items() if k != "longest session"})
         differences += family.differences
