@@ -24,6 +24,7 @@ import time
 from dataclasses import dataclass, replace
 
 from toktier_stream.errors import Code, ToktierError, describe
+from toktier_stream.session.prepared import Prepared
 from toktier_stream.session.record import Change, Session
 from toktier_stream.session.store import Batch
 from toktier_stream.tokenizer.face import Ids
@@ -76,20 +77,42 @@ class Machine:
         self._registry = registry
         self._limits = limits
 
-    def apply(self, batch: Batch, event: AppendEvent, now_ms: int) -> TokenUpdate:
+    def apply(
+        self, batch: Batch, event: AppendEvent, now_ms: int, prepared: Prepared | None = None
+    ) -> TokenUpdate:
         """The answer to one event; its effects are in ``batch``. Never raises for bad input.
+
+        ``prepared``: the text of a reset, encoded ahead (see :meth:`full_text`). Without it, or
+        where it no longer fits, the text is encoded here: the answer is the same.
 
         Raises ``STORE_FULL`` and other store errors, which are not the event's fault.
         """
         session_id = event.session_id.encode()
         session, missing = self._load(batch, session_id)
         try:
-            return self._apply(batch, session, missing, event, now_ms)
+            return self._apply(batch, session, missing, event, now_ms, prepared)
         except ToktierError as error:
             if error.code is not Code.STORE_CORRUPT:
                 raise
             batch.remove(session_id)
-            return self._apply(batch, None, _DAMAGED, event, now_ms)
+            return self._apply(batch, None, _DAMAGED, event, now_ms, prepared)
+
+    def full_text(self, batch: Batch, event: AppendEvent) -> Entry | None:
+        """The tokenizer that :meth:`apply` would encode the event's whole text with, if it would:
+        then the caller may do that ahead. None where it would not, whatever the reason."""
+        if not isinstance(event.op, Reset) or len(event.op.text) > self._limits.max_session_bytes:
+            return None
+        session, _ = self._load(batch, event.session_id.encode())
+        if session is not None:
+            if event.revision <= session.revision:
+                return None
+            answer = TokenUpdate(event.session_id, event.revision, Status.OK)
+            if not (session.closed or session.quarantined) and _expectation(answer, session, event):
+                return None
+        try:
+            return self._registry.resolve(event.tokenizer)
+        except ToktierError:
+            return None
 
     def _apply(
         self,
@@ -98,6 +121,7 @@ class Machine:
         missing: str,
         event: AppendEvent,
         now_ms: int,
+        prepared: Prepared | None,
     ) -> TokenUpdate:
         answer = TokenUpdate(
             session_id=event.session_id,
@@ -113,7 +137,7 @@ class Machine:
             if isinstance(event.op, Close):
                 return self._close(answer, batch, session, event, now_ms)
             if isinstance(event.op, Reset):
-                return self._reset(answer, batch, session, event, event.op, now_ms)
+                return self._reset(answer, batch, session, event, event.op, now_ms, prepared)
             if session is None or session.closed or session.quarantined:
                 code = Code.STATE_MISS
                 if session is not None:
@@ -208,6 +232,7 @@ class Machine:
         event: AppendEvent,
         op: Reset,
         now_ms: int,
+        prepared: Prepared | None,
     ) -> TokenUpdate:
         entry = self._registry.resolve(event.tokenizer)
         answer = replace(answer, tokenizer=entry.name)
@@ -219,8 +244,12 @@ class Machine:
         previous = session.recent if session is not None else ()
         started = time.perf_counter_ns()
         fresh = batch.create(event.session_id.encode())
-        change = _routed(fresh.reset(entry.encoder, op.text, tokenizer=entry.name))
+        change = _routed(
+            fresh.reset(entry.encoder, op.text, prepared=prepared, tokenizer=entry.name)
+        )
         elapsed = time.perf_counter_ns() - started
+        if prepared is not None and prepared.belongs(entry.encoder, op.text):
+            elapsed += prepared.elapsed_ns
         self._finish(fresh, event, now_ms, previous)
         return _answer(answer, fresh, change, elapsed)
 

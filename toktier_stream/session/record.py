@@ -16,6 +16,7 @@ from toktier_stream.incremental.families import OnePieceEncoder
 from toktier_stream.session import giant, growing, kernels, tree
 from toktier_stream.session.header import Header
 from toktier_stream.session.page import PAGE_BYTES, Page, Reader, Utf8, cost, cut
+from toktier_stream.session.prepared import Prepared, prepare
 from toktier_stream.session.splice import Splice, View, splice
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
@@ -113,34 +114,34 @@ class Session:
     # Changes
 
     def reset(
-        self, encoder: Encoder, text: Utf8, *, tokens: Tokens | None = None, tokenizer: str = ""
+        self,
+        encoder: Encoder,
+        text: Utf8,
+        *,
+        tokens: Tokens | None = None,
+        prepared: Prepared | None = None,
+        tokenizer: str = "",
     ) -> Change:
         """Replace the whole text. ``tokens``: its tokens if somebody has computed them already
-        (then ``encoder`` only names the fingerprint). Lifts a quarantine and reopens.
+        (then ``encoder`` only names the fingerprint); ``prepared``: its tokens and pages, used if
+        they are of this very text and encoder. Lifts a quarantine and reopens.
 
         Raises ``ValueError`` if ``tokens`` do not cover the text.
         """
-        evidence = Evidence(engine=encoder.engine)
-        marks: growing.Marks = ()
-        if tokens is None:
-            if isinstance(encoder, OnePieceEncoder):
-                tokens, marks = growing.begin(encoder, text)
-            else:
-                tokens = encoder.encode(text) if text else Tokens(_NONE, _NONE)
-            evidence = Evidence(engine=encoder.engine, chars_encoded=kernels.characters(text))
-        contents = list(cut(tokens.ids, tokens.lengths, text, even=False))
+        if prepared is None or not prepared.belongs(encoder, text):
+            prepared = prepare(encoder, text, tokens=tokens)
         self._numbers = self._freed()
-        pages = [Page.of(self._numbers.take(), *c) for c in contents]
+        pages = [Page.of(self._numbers.take(), *c) for c in prepared.contents]
         self._root = tree.replace(None, 0, 0, pages, self._numbers, self._reader)
-        self.digest = kernels.extend(digest.EMPTY, tokens.ids)
-        self._marks = marks
+        self.digest = prepared.digest
+        self._marks = prepared.marks
         self._open = giant.look(self, encoder) if isinstance(encoder, FastEncoder) else ()
         self.fingerprint = encoder.fingerprint
         if tokenizer:
             self.tokenizer = tokenizer
         self.quarantined = self.closed = False
         self.changed = True
-        return Change(0, tokens.ids, 0, Route.CPU, evidence)
+        return Change(0, prepared.tokens.ids, 0, prepared.route, prepared.evidence)
 
     def edit(self, encoder: Encoder, start: int, end: int, text: Utf8) -> Change:
         """Replace the bytes ``[start, end)`` by ``text``; an append has both at :attr:`bytes`.
