@@ -74,6 +74,20 @@ class Settings(BaseSettings):
     shutdown_deadline_s: float = Field(20, gt=0)
     transaction_timeout_s: float = Field(60, gt=0)
 
+    health_listen: str = Field(
+        "",
+        description="host:port of /livez, /readyz and /metrics; empty: off; port 0: any free one",
+    )
+    heartbeat_limit_s: float = Field(15, gt=0, description="an event loop silent so long is dead")
+    stall_limit_s: float = Field(
+        300, gt=0, description="a partition that has work and makes no step for so long is stalled"
+    )
+    reject_ratio_limit: float = Field(
+        0, ge=0, lt=1, description="the worker stops when more of the records are rejected; 0: off"
+    )
+    reject_window_s: float = Field(60, gt=0, description="the ratio is taken over so long")
+    reject_min_records: int = Field(100, ge=1, description="and over at least so many records")
+
     verify_rate: float = Field(0.05, ge=0, le=1, description="share of answers re-encoded")
     verify_seed: int = 0
     verify_queue: int = Field(64, ge=1, description="samples waiting; beyond, they are dropped")
@@ -94,8 +108,20 @@ class Settings(BaseSettings):
             raise ValueError("must be local: or kafka://host:port")
         return value
 
+    @field_validator("health_listen")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if value and not (host and colon and port.isdecimal() and int(port) < 1 << 16):
+            raise ValueError("must be host:port, or empty")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
+        if self.stall_limit_s <= self.transaction_timeout_s:
+            raise ValueError(
+                "stall_limit_s must exceed transaction_timeout_s, which one step takes"
+            )
         if self.default_tokenizer and self.default_tokenizer not in self.tokenizers:
             raise ValueError(f"default_tokenizer {self.default_tokenizer!r} is not in tokenizers")
         if self.part_bytes + 4 * KIB > self.max_event_bytes:

@@ -71,6 +71,7 @@ class Code(StrEnum):
     STORE_CORRUPT = "STORE_CORRUPT"
     STORE_BUSY = "STORE_BUSY"
     RESTORE_DEADLINE = "RESTORE_DEADLINE"
+    REJECT_RATIO = "REJECT_RATIO"
     TRANSCRIPT_FORMAT = "TRANSCRIPT_FORMAT"
     TEMPLATE = "TEMPLATE"
 
@@ -315,6 +316,11 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "the changelog could not be replayed in time",
         "sessions not yet restored are answered NEED_RESET",
         "raise restore_deadline_s, or keep the disk between restarts",
+    ),
+    Code.REJECT_RATIO: Explanation(
+        "more of the records are rejected than reject_ratio_limit allows",
+        "the worker stops; what it rejected is in the rejects topic and is not read again",
+        "find the common code there and cure its cause: a producer, or a tokenizer not registered",
     ),
     Code.TRANSCRIPT_FORMAT: Explanation(
         "the file is not a transcript of a known format",

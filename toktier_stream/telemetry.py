@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import structlog
 from opentelemetry import metrics, trace
-from opentelemetry.metrics import Counter, Histogram, UpDownCounter
+from opentelemetry.metrics import Counter, Histogram
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 SCOPE: Final = "toktier_stream"
@@ -44,7 +44,7 @@ ATTR_BATCH: Final = "messaging.batch.message_count"
 ATTR_PARTITION: Final = "messaging.destination.partition.id"
 ATTR_OFFSET: Final = "messaging.kafka.message.offset"
 
-Kind = Literal["counter", "histogram", "updown"]
+Kind = Literal["counter", "histogram", "gauge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,10 @@ class Metric:
     attributes: tuple[str, ...] = ()
 
 
+# What alerts and dashboards in ops/ may name: a test holds them to this list. On a page for
+# Prometheus the names have underscores, and end in the unit and, for counters, in _total.
 METRICS: Final = (
+    # The work.
     Metric("toktier.events", "counter", "{event}", "Answered events", ("status", "code")),
     Metric("toktier.rejects", "counter", "{event}", "Events sent to the rejects topic", ("code",)),
     Metric("toktier.answers", "counter", "{answer}", "Answers with ids, by route", ("route",)),
@@ -73,16 +76,37 @@ METRICS: Final = (
     Metric(
         "toktier.transactions", "counter", "{transaction}", "Transactions, by outcome", ("outcome",)
     ),
-    Metric("toktier.changelog", "counter", "By", "Bytes written to the changelog"),
-    Metric("toktier.partitions", "updown", "{partition}", "Partitions running on this worker"),
+    # A partition's life.
+    Metric("toktier.partitions", "gauge", "{partition}", "Partitions held, by state", ("state",)),
+    Metric("toktier.ready", "gauge", "1", "1 when /readyz would say so, else 0"),
+    Metric(
+        "toktier.lag", "gauge", "{record}",
+        "Records not answered yet: behind the end, or read and waiting", ("partition",),
+    ),
+    Metric("toktier.stalled", "gauge", "{partition}", "Partitions with work that stand still"),
+    Metric(
+        "toktier.interruptions", "counter", "{interruption}",
+        "Partition lives that ended by an error and began anew", ("code",),
+    ),
     Metric("toktier.restored", "counter", "{record}", "Changelog records replayed"),
+    # State.
+    Metric("toktier.changelog", "counter", "By", "Bytes written to the changelog"),
+    Metric("toktier.store.size", "gauge", "By", "Bytes of live records", ("partition",)),
+    Metric("toktier.store.fill", "gauge", "1", "Share of the store's map in use", ("partition",)),
     Metric("toktier.evicted", "counter", "{session}", "Sessions removed, by reason", ("reason",)),
     Metric(
         "toktier.quarantined", "counter", "{session}", "Sessions set aside, by reason", ("reason",)
     ),
+    # The shadow verifier.
     Metric("toktier.checks", "counter", "{check}", "Samples verified, by verdict", ("verdict",)),
     Metric("toktier.checks.dropped", "counter", "{check}", "Samples dropped: verifier queue full"),
-)
+    # The process.
+    Metric("toktier.loop.delay", "histogram", "s", "How late the event loop was for its own beat"),
+    Metric(
+        "toktier.gc.pause", "histogram", "s", "Time in Python's garbage collector", ("generation",)
+    ),
+    Metric("toktier.memory", "gauge", "By", "Resident memory of the process"),
+)  # fmt: skip
 
 
 # The SDK's default buckets begin at 5; ours must tell 20 microseconds from 50 milliseconds.
@@ -102,7 +126,7 @@ class Instruments:
         meter = metrics.get_meter(SCOPE)
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        self._updowns: dict[str, UpDownCounter] = {}
+        self._gauges: dict[str, Any] = {}
         for m in METRICS:
             if m.kind == "counter":
                 self._counters[m.name] = meter.create_counter(m.name, m.unit, m.description)
@@ -114,7 +138,7 @@ class Instruments:
                     explicit_bucket_boundaries_advisory=_BUCKETS[m.unit],
                 )
             else:
-                self._updowns[m.name] = meter.create_up_down_counter(m.name, m.unit, m.description)
+                self._gauges[m.name] = meter.create_gauge(m.name, m.unit, m.description)
 
     def add(self, name: str, amount: float = 1, **attributes: str) -> None:
         """Count. The name must be in :data:`METRICS`."""
@@ -124,9 +148,9 @@ class Instruments:
         """Record one value of a histogram."""
         self._histograms[name].record(value, attributes)
 
-    def move(self, name: str, amount: int) -> None:
-        """Move an up-down counter."""
-        self._updowns[name].add(amount)
+    def set(self, name: str, value: float, **attributes: str) -> None:
+        """Set a gauge. What no longer holds is set to 0: a series does not go away by itself."""
+        self._gauges[name].set(value, attributes)
 
 
 def tracer() -> trace.Tracer:

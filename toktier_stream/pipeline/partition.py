@@ -27,8 +27,10 @@ from toktier_stream.config import Settings
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.pipeline import tracing
 from toktier_stream.pipeline.changelog import restore
+from toktier_stream.pipeline.health import PartitionFacts
 from toktier_stream.pipeline.offsets import AnsweredOffsets
 from toktier_stream.pipeline.processor import Processor, Work
+from toktier_stream.pipeline.reject_limit import RejectLimit
 from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
 from toktier_stream.session.machine import Machine
 from toktier_stream.session.store import Store
@@ -77,6 +79,7 @@ class Shared:
     verifier: ShadowVerifier
     executor: Executor
     instruments: telemetry.Instruments
+    rejects: RejectLimit
     # What runs in a thread for a partition now: it outlives a life that was abandoned.
     threads: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
 
@@ -96,12 +99,21 @@ class Partition:
         self._batch_limit = shared.settings.batch_records
         self._paused = False
         self._next_offset = 0
+        self._done_offset = 0  # after the last record whose answer is committed
+        self._waiting = 0  # records fed and not committed yet
         self._attempts = 0  # lives in a row that ended before anything was committed
         self._wake = asyncio.Event()
         self.settled = asyncio.Event()  # everything fed so far is answered, stored and sampled
         self._checks: list[CheckRecord] = []
         self._quarantines: list[str] = []
         self._task: asyncio.Task[None] | None = None
+
+    def facts(self) -> PartitionFacts:
+        """Where it stands, for health and the watchdog."""
+        return PartitionFacts(
+            self.number, self.state.value, self.epoch, self._done_offset, self._waiting,
+            self._attempts,
+        )  # fmt: skip
 
     def start(self) -> None:
         """Begin the life."""
@@ -130,6 +142,7 @@ class Partition:
             if record.offset >= self._next_offset:
                 self._next_offset = record.offset + 1
                 self._inbox.append(record)
+                self._waiting += 1
                 self._inbox_bytes += _size(record)
         if self._inbox_bytes > self._shared.settings.inflight_bytes and not self._paused:
             self._paused = True
@@ -162,7 +175,6 @@ class Partition:
         self.state = state
 
     async def _live(self) -> None:
-        self._shared.instruments.move("toktier.partitions", 1)
         try:
             while self.state is not State.STOPPING:
                 transaction = self._shared.broker.transaction(self._transactional_id)
@@ -175,7 +187,6 @@ class Partition:
                 finally:
                     await transaction.stop()
         finally:
-            self._shared.instruments.move("toktier.partitions", -1)
             if self.state is State.STOPPING:
                 self._move(State.STOPPED)
 
@@ -183,6 +194,7 @@ class Partition:
         """Whether to start the life over. A fenced partition belongs to somebody else."""
         code = error.code.value if isinstance(error, ToktierError) else type(error).__name__
         _LOG.warning("partition_interrupted", partition=self.number, code=code, attempt=attempts)
+        self._shared.instruments.add("toktier.interruptions", code=code)
         if self._stopping():
             return True
         fenced = isinstance(error, ToktierError) and error.code is Code.PRODUCER_FENCED
@@ -197,6 +209,7 @@ class Partition:
             return False
         self._inbox.clear()
         self._inbox_bytes = 0
+        self._waiting = 0
         self._shared.consumer.pause(self.number)
         self._paused = False
         self._move(State.FENCING)
@@ -246,7 +259,7 @@ class Partition:
         await self._turn(processor, transaction, [])
         if self._stopping():
             return
-        self._next_offset = committed.offset if committed else 0
+        self._next_offset = self._done_offset = committed.offset if committed else 0
         self._move(State.RUNNING)
         # Also where nothing was ever committed: this may be a later life, and its position beyond.
         shared.consumer.seek(self.number, self._next_offset)
@@ -301,6 +314,9 @@ class Partition:
         sent = time.time_ns()
         await self._in_thread(partial(processor.commit, work, published))
         self._attempts = 0
+        self._waiting -= len(records)
+        self._done_offset = records[-1].offset + 1 if records else self._done_offset
+        self._shared.rejects.add(len(records), work.rejected)
         stored = time.time_ns()
         tracing.finish(work.traces, (processed, sent), (sent, stored))
         self._batch_limit = min(2 * self._batch_limit, self._shared.settings.batch_records)

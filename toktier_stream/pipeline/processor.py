@@ -1,5 +1,8 @@
 """The synchronous heart of a partition: records in, everything one transaction publishes out.
 
+Two lanes: full texts above a size go to the batcher and are applied when they come back, and their
+session's later events after them (lanes.py); everything else is answered at once.
+
 Runs in a worker thread, one call at a time per partition. It only computes: nothing it does is
 durable until the transaction commits, and :meth:`Processor.commit` then makes the store follow.
 If the transaction fails, this object is thrown away with the partition's life, and the next one
@@ -9,8 +12,10 @@ starts from what was committed.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from opentelemetry import trace
 
@@ -19,10 +24,13 @@ from toktier_stream.broker.port import Committed, OutRecord, Record
 from toktier_stream.config import KIB, Settings
 from toktier_stream.errors import Code, ToktierError, describe
 from toktier_stream.pipeline import tracing
+from toktier_stream.pipeline.batcher import Batcher, Miss
+from toktier_stream.pipeline.lanes import Lanes, Step
 from toktier_stream.pipeline.offsets import AnsweredOffsets
 from toktier_stream.pipeline.tracing import EventTrace
 from toktier_stream.pipeline.verifier import Sample, Sampler, emitted
 from toktier_stream.session.machine import Machine
+from toktier_stream.session.prepared import Prepared
 from toktier_stream.session.store import Batch, Store
 from toktier_stream.wire.answers import encode_check, encode_reject, encode_update
 from toktier_stream.wire.codec import decode_event
@@ -33,6 +41,7 @@ from toktier_stream.wire.messages import (
     CheckRecord,
     Close,
     Reject,
+    Reset,
     Status,
     Timings,
     TokenUpdate,
@@ -59,6 +68,7 @@ class Work:
     traces: list[EventTrace] = field(default_factory=list)
     sent_at_us: list[int] = field(default_factory=list)
     events: int = 0
+    rejected: int = 0
     touched: set[bytes] = field(default_factory=set)
 
 
@@ -74,7 +84,11 @@ class Processor:
         sampler: Sampler,
         instruments: telemetry.Instruments,
         answered: AnsweredOffsets,
+        batcher: Batcher,
+        wake: Callable[[], None],
     ) -> None:
+        """``wake`` is called by a thread of the batcher when a text came back, so that
+        :meth:`process` is called again."""
         self._partition = partition
         self._s = settings
         self._machine = machine
@@ -82,21 +96,38 @@ class Processor:
         self._sampler = sampler
         self._instruments = instruments
         self._answered = answered
+        self._batcher = batcher
+        self._wake = wake
+        self._lanes: Lanes[Work] = Lanes(answered, self._defer)
+        self._back: deque[tuple[str, Miss]] = deque()
         self._joiner: EventJoiner[int] = EventJoiner(
             max_bytes=settings.max_session_bytes,
             memory_bytes=settings.parts_memory_bytes,
             deadline_s=settings.parts_deadline_s,
         )
-        # Offsets of the parts that are held, by session: answered only with their revision.
-        self._held: dict[str, list[int]] = {}
-        self._sources: dict[int, Record] = {}
+        # The parts that are held, by session: answered only with their revision.
+        self._held: dict[str, list[Record]] = {}
         self._next = 0
         self._next_eviction = 0.0
 
     def has_duties(self) -> bool:
-        """Whether there is something to look after without new records: open parts whose deadline
-        passes, sessions whose lifetime does."""
-        return self._joiner.open_sets > 0 or time.monotonic() >= self._next_eviction
+        """Whether there is something to look after without new records: texts that came back,
+        open parts whose deadline passes, sessions whose lifetime does."""
+        return (
+            bool(self._back)
+            or self._joiner.open_sets > 0
+            or time.monotonic() >= self._next_eviction
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Events that wait for a full text, or behind one."""
+        return len(self._lanes)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the records that wait so."""
+        return self._lanes.bytes
 
     def process(
         self,
@@ -113,6 +144,8 @@ class Processor:
         """
         work = Work(self._store.begin(), Committed(0))
         tracing_on = telemetry.tracing_enabled()
+        while self._back:
+            self._lanes.ready(work, *self._back.popleft())
         for record in records:
             if 0 < self._next < record.offset:
                 # Transaction markers of the producers: nothing is there to be answered.
@@ -123,9 +156,8 @@ class Processor:
         if caught_up:
             for failure in self._joiner.expire(time.monotonic()):
                 self._fail(work, failure)
-        while self._answered.crowded and (given_up := self._joiner.give_up_oldest()) is not None:
-            self._fail(work, given_up)
-            self._answered.position(self._next, self._joiner.oldest_tag())
+        while self._answered.crowded and self._clear_oldest(work):
+            self._answered.position(self._next, self._oldest())
         for session_id in quarantines:
             if self._machine.quarantine(work.batch, session_id.encode()):
                 self._instruments.add("toktier.quarantined", reason="verifier")
@@ -145,11 +177,52 @@ class Processor:
         if not records and not work.outputs:
             work.batch.discard()
             return None
-        work.position = self._answered.position(self._next, self._joiner.oldest_tag())
+        work.position = self._answered.position(self._next, self._oldest())
         return work
+
+    def _oldest(self) -> int | None:
+        """The lowest offset that is not answered: of a part that is held, or of what waits."""
+        found = [o for o in (self._joiner.oldest_tag(), self._lanes.oldest()) if o is not None]
+        return min(found, default=None)
+
+    def _clear_oldest(self, work: Work) -> bool:
+        """Answer what holds the mark back, whatever it takes. False if nothing does."""
+        waits = self._lanes.oldest()
+        held = self._joiner.oldest_tag()
+        if waits is not None and (held is None or waits < held):
+            self._instruments.add("toktier.misses.spilled", reason="offsets")
+            self._lanes.finish_oldest(work)
+            return True
+        given_up = self._joiner.give_up_oldest()
+        if given_up is not None:
+            self._fail(work, given_up)
+        return given_up is not None
+
+    def _defer(self, work: Work, step: Step[Work]) -> Miss | None:
+        """Hand the full text of an event to the batcher, if it has one that is worth it."""
+        event = step.event
+        if event is None or not isinstance(event.op, Reset):
+            return None
+        text = event.op.text
+        if len(text) < self._s.miss_bytes:
+            return None
+        entry = self._machine.full_text(work.batch, event)
+        if entry is None:
+            return None
+        miss = Miss(self._partition, entry.encoder, text, partial(self._came_back, step.session_id))
+        if self._batcher.submit(miss):
+            return miss
+        self._instruments.add("toktier.misses.spilled", reason="queue")
+        return None
+
+    def _came_back(self, session_id: str, miss: Miss) -> None:
+        """Called by a thread of the batcher."""
+        self._back.append((session_id, miss))
+        self._wake()
 
     def _evict(self, work: Work) -> None:
         """Remove sessions past their lifetime, and the least recently used beyond the quota."""
+        self._measure_store()
         found = {
             "ttl": self._store.expired(time.time_ns() // 1_000_000, _EVICTED_AT_ONCE),
             "quota": self._store.evict_candidates(_EVICTED_BY_QUOTA)
@@ -169,6 +242,12 @@ class Processor:
             wait = min(_EVICTION_S, self._s.session_ttl_s / 4)
             self._next_eviction = time.monotonic() + wait
 
+    def _measure_store(self) -> None:
+        used, partition = self._store.used_bytes(), str(self._partition)
+        self._instruments.set("toktier.store.size", used, partition=partition)
+        fill = used / self._s.store_map_bytes
+        self._instruments.set("toktier.store.fill", fill, partition=partition)
+
     def commit(self, work: Work, published: Sequence[tuple[int, int]]) -> None:
         """Make the store follow a committed transaction: one LMDB transaction."""
         changelog = published[work.changelog_from :]
@@ -180,8 +259,6 @@ class Processor:
     def _one(self, work: Work, record: Record, *, tracing_on: bool) -> None:
         started = time.time_ns()
         event_trace = tracing.begin(record) if tracing_on else None
-        if event_trace is not None:
-            work.traces.append(event_trace)
         try:
             event = decode_event(
                 record.key, record.value, record.headers, max_event_bytes=self._s.max_event_bytes
@@ -190,32 +267,45 @@ class Processor:
             self._refuse(work, record, error, event_trace)
             return
         step = self._joiner.add(event, record.offset, time.monotonic())
+        own = False
         for failure in step.failed:
+            own |= failure.revision == event.revision
             self._fail(work, failure, record if failure.revision == event.revision else None)
-        decoded = time.time_ns()
         if event_trace is not None:
-            event_trace.mark(telemetry.SPAN_DECODE, started, decoded)
+            event_trace.mark(telemetry.SPAN_DECODE, started, time.time_ns())
         if event.part == 0:
-            self._release(event.session_id)  # parts of an attempt that this one replaces
-        if step.ready is None:
-            if self._joiner.open_revision(event.session_id) == event.revision:
-                self._held.setdefault(event.session_id, []).append(record.offset)
-                self._sources[record.offset] = record
-            else:
-                self._answered.add(record.offset)
+            self._drop(event.session_id)  # parts of an attempt that this one replaces
+        if step.ready is not None:
+            held = [*self._release(event.session_id), record]
+            apply = partial(self._apply, record=record, event=step.ready, event_trace=event_trace)
+            self._lanes.take(work, _step(event.session_id, held, apply, step.ready))
             return
-        self._release(event.session_id)
-        self._answered.add(record.offset)
-        work.touched.add(event.session_id.encode())
-        answer = self._machine.apply(work.batch, step.ready, time.time_ns() // 1_000_000)
-        applied = time.time_ns()
         if event_trace is not None:
-            encode = answer.timings.encode_us * 1000 if answer.timings else 0
-            event_trace.mark(telemetry.SPAN_ROUTE, decoded, max(decoded, applied - encode))
-            if encode:
-                event_trace.mark(telemetry.SPAN_ENCODE, max(decoded, applied - encode), applied)
-        self._count(step.ready, answer)
-        self._answer(work, record, answer, event_trace, sent_at_us=step.ready.sent_at_us)
+            work.traces.append(event_trace)
+        if self._joiner.open_revision(event.session_id) == event.revision:
+            self._held.setdefault(event.session_id, []).append(record)
+        elif not own:
+            self._answered.add(record.offset)
+
+    def _apply(
+        self,
+        work: Work,
+        miss: Miss | None,
+        prepared: Prepared | None,
+        *,
+        record: Record,
+        event: AppendEvent,
+        event_trace: EventTrace | None,
+    ) -> None:
+        """Apply one event whose turn has come, and answer it."""
+        began = time.time_ns()
+        work.touched.add(event.session_id.encode())
+        answer = self._machine.apply(work.batch, event, began // 1_000_000, prepared)
+        if event_trace is not None:
+            _mark(event_trace, answer, miss, began, time.time_ns())
+            work.traces.append(event_trace)
+        self._count(event, answer)
+        self._answer(work, record, answer, event_trace, sent_at_us=event.sent_at_us)
         if answer.status is Status.REJECTED and answer.code is not None:
             self._reject(work, record, answer.code, answer.message)
         if answer.status is Status.OK and not answer.closed:
@@ -225,17 +315,38 @@ class Processor:
         self, work: Work, record: Record, error: WireError, event_trace: EventTrace | None
     ) -> None:
         """A record that is not accepted: rejected, answered if it can be, and its log guarded."""
-        self._answered.add(record.offset)
         failures = self._joiner.refuse(error, record.offset)
+        own = False
         for failure in failures:
-            own = failure.revision == error.revision and not error.unreadable
-            self._fail(work, failure, record if own else None, event_trace if own else None)
+            if failure.revision == error.revision and not error.unreadable:
+                own = True
+                self._fail(work, failure, record, event_trace)
+            else:
+                self._fail(work, failure)
         if error.unreadable:
-            self._reject(work, record, error.code, str(error))
-            if error.quarantines and self._machine.quarantine(
-                work.batch, error.session_id.encode()
-            ):
-                self._instruments.add("toktier.quarantined", reason="poison")
+            guard = partial(self._guard, record=record, error=error, event_trace=event_trace)
+            self._lanes.take(work, _step(error.session_id, [record], guard))
+        elif not own:
+            if event_trace is not None:
+                work.traces.append(event_trace)
+            self._answered.add(record.offset)
+
+    def _guard(
+        self,
+        work: Work,
+        _miss: Miss | None,
+        _prepared: Prepared | None,
+        *,
+        record: Record,
+        error: WireError,
+        event_trace: EventTrace | None,
+    ) -> None:
+        """Reject a record that nobody can read, and set aside the log it stands in."""
+        if event_trace is not None:
+            work.traces.append(event_trace)
+        self._reject(work, record, error.code, str(error))
+        if error.quarantines and self._machine.quarantine(work.batch, error.session_id.encode()):
+            self._instruments.add("toktier.quarantined", reason="poison")
 
     def _fail(
         self,
@@ -245,6 +356,22 @@ class Processor:
         event_trace: EventTrace | None = None,
     ) -> None:
         """Answer a revision that will not be joined, and reject the records it consists of."""
+        sources = self._release(failure.session_id)
+        if record is not None:
+            sources.append(record)
+        tell = partial(self._tell, failure=failure, sources=sources, event_trace=event_trace)
+        self._lanes.take(work, _step(failure.session_id, sources, tell))
+
+    def _tell(
+        self,
+        work: Work,
+        _miss: Miss | None,
+        _prepared: Prepared | None,
+        *,
+        failure: Failure[int],
+        sources: list[Record],
+        event_trace: EventTrace | None,
+    ) -> None:
         session_revision = self._machine.revision(work.batch, failure.session_id.encode())
         answer = TokenUpdate(
             session_id=failure.session_id,
@@ -256,22 +383,21 @@ class Processor:
             message=failure.message,
             session_revision=session_revision,
         )
-        sources = self._release(failure.session_id)
-        if record is not None:
-            sources.append(record)
+        if event_trace is not None:
+            work.traces.append(event_trace)
         for source in sources:
             self._reject(work, source, failure.code, failure.message)
-        if record is not None:
-            self._answered.add(record.offset)
         self._instruments.add("toktier.events", status=answer.status.value, code=failure.code.value)
         self._answer(work, sources[-1] if sources else None, answer, event_trace)
 
     def _release(self, session_id: str) -> list[Record]:
-        """Count a session's held parts as answered; returns them."""
-        offsets = self._held.pop(session_id, [])
-        for offset in offsets:
-            self._answered.add(offset)
-        return [self._sources.pop(offset) for offset in offsets]
+        """The session's held parts, held no longer: whoever asks answers them."""
+        return self._held.pop(session_id, [])
+
+    def _drop(self, session_id: str) -> None:
+        """Count a session's held parts as answered."""
+        for record in self._release(session_id):
+            self._answered.add(record.offset)
 
     def _answer(
         self,
@@ -303,6 +429,7 @@ class Processor:
             )
 
     def _reject(self, work: Work, record: Record, code: Code, message: str) -> None:
+        work.rejected += 1
         self._instruments.add("toktier.rejects", code=code.value)
         _LOG.warning(
             "event_rejected", code=code.value, partition=record.partition, offset=record.offset
@@ -384,3 +511,28 @@ class Processor:
                 context=context,
             )
         )
+
+
+def _step(
+    session_id: str,
+    records: Sequence[Record],
+    run: Callable[[Work, Miss | None, Prepared | None], None],
+    event: AppendEvent | None = None,
+) -> Step[Work]:
+    size = sum(len(record.value or b"") + 256 for record in records)
+    return Step(session_id, tuple(record.offset for record in records), size, run, event)
+
+
+def _mark(
+    event_trace: EventTrace, answer: TokenUpdate, miss: Miss | None, began: int, applied: int
+) -> None:
+    """The stages of one applied event: where its text was encoded ahead, that came before."""
+    if miss is not None and miss.ended:
+        event_trace.mark(telemetry.SPAN_QUEUED, miss.submitted, miss.began)
+        event_trace.mark(telemetry.SPAN_ENCODE, miss.began, miss.ended)
+        event_trace.mark(telemetry.SPAN_ROUTE, began, applied)
+        return
+    encode = answer.timings.encode_us * 1000 if answer.timings else 0
+    event_trace.mark(telemetry.SPAN_ROUTE, began, max(began, applied - encode))
+    if encode:
+        event_trace.mark(telemetry.SPAN_ENCODE, max(began, applied - encode), applied)

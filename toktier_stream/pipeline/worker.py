@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from toktier_stream import telemetry
 from toktier_stream.broker.port import Broker, GroupConsumer, TopicSpec
 from toktier_stream.config import KIB, Settings
-from toktier_stream.errors import ToktierError
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.pipeline.health import Health, WorkerFacts
+from toktier_stream.pipeline.monitor import Monitor
 from toktier_stream.pipeline.partition import Partition, Shared, State
+from toktier_stream.pipeline.reject_limit import RejectLimit
 from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
 from toktier_stream.session.machine import Limits, Machine
 from toktier_stream.session.store import Store
@@ -36,7 +39,9 @@ class WorkerStats:
 class Worker:
     """One member of the worker group. ``run`` returns after ``stop``, or raises what ended it."""
 
-    def __init__(self, settings: Settings, broker: Broker, registry: Registry) -> None:
+    def __init__(
+        self, settings: Settings, broker: Broker, registry: Registry, health: Health | None = None
+    ) -> None:
         self._settings = settings
         self._broker = broker
         self._registry = registry
@@ -48,6 +53,12 @@ class Worker:
         self._epoch = 0
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
+        self._warmed = self._joined = False
+        self._error = ""
+        self._health = health or health_of(settings)
+        self._rejects = RejectLimit(
+            settings.reject_ratio_limit, settings.reject_window_s, settings.reject_min_records
+        )
         self._verifier = ShadowVerifier(
             self._on_verdict,
             self._instruments,
@@ -65,6 +76,17 @@ class Worker:
             self._verifier.checked,
             self._verifier.dropped,
             self._verifier.mismatches,
+        )
+
+    def facts(self) -> WorkerFacts:
+        """Where the worker stands now. Called on its loop."""
+        return WorkerFacts(
+            self._warmed,
+            self._joined,
+            self._stopping.is_set(),
+            self._error,
+            self._assigned,
+            tuple(self._lives[p].facts() for p in sorted(self._lives)),
         )
 
     def stop(self) -> None:
@@ -99,15 +121,28 @@ class Worker:
             verifier=self._verifier,
             executor=executor,
             instruments=self._instruments,
+            rejects=self._rejects,
         )
         self._verifier.start()
+        monitor = Monitor(
+            s, self._health, self.facts, consumer.lag,
+            lambda: self._broker.partitions(s.topic_appends), self._instruments,
+        )  # fmt: skip
+        beating = asyncio.create_task(monitor.run(), name="monitor")
         try:
             await asyncio.get_running_loop().run_in_executor(executor, self._prepare)
+            self._warmed = True
             await consumer.start()
             _LOG.info("worker_started", topic=s.topic_appends, group=s.group)
-            await self._poll_until_stopped(consumer, shared)
+            await self._poll_until_stopped(consumer, shared, beating)
+        except Exception as error:
+            self._error = error.code.value if isinstance(error, ToktierError) else "a fault"
+            _LOG.error("worker_failed", code=self._error, error=type(error).__name__)
+            raise
         finally:
             await self._shut_down(consumer, executor)
+            beating.cancel()
+            await asyncio.wait({beating})
 
     def _prepare(self) -> None:
         """Build and warm every encoder: the first events must not wait for that."""
@@ -122,7 +157,9 @@ class Worker:
                 seconds=round(time.monotonic() - started, 3),
             )
 
-    async def _poll_until_stopped(self, consumer: GroupConsumer, shared: Shared) -> None:
+    async def _poll_until_stopped(
+        self, consumer: GroupConsumer, shared: Shared, beating: asyncio.Task[None]
+    ) -> None:
         while not self._stopping.is_set():
             await self._reconcile(shared)
             batches = await consumer.poll(_POLL_S, self._settings.batch_records)
@@ -133,6 +170,10 @@ class Worker:
             for life in self._lives.values():
                 if life.state is State.FAILED and life.error is not None:
                     raise life.error
+            if too_many := self._rejects.exceeded():
+                raise ToktierError(Code.REJECT_RATIO, too_many)
+            if beating.done():
+                beating.result()
             if self._assigned and all(
                 p in self._lives and self._lives[p].state is State.RUNNING for p in self._assigned
             ):
@@ -173,10 +214,12 @@ class Worker:
         # Only recorded here: no heartbeat is sent while this runs, and errors are swallowed.
         self._epoch += 1
         self._assigned = partitions
+        self._joined = True
 
     def _on_revoked(self, partitions: frozenset[int]) -> None:
         self._epoch += 1
         self._assigned = frozenset()
+        self._joined = False
         self.ready.clear()
 
     def _on_verdict(self, sample: Sample, record: CheckRecord) -> None:
@@ -197,6 +240,11 @@ class Worker:
                 _LOG.error("store_not_closed", partition=partition, code=error.code.value)
         self._stores.clear()
         _LOG.info("worker_stopped")
+
+
+def health_of(s: Settings) -> Health:
+    """What probes are told about a worker with these settings."""
+    return Health(s.heartbeat_limit_s, broker_limit_s=max(30.0, s.heartbeat_limit_s))
 
 
 def topic_specs(s: Settings) -> tuple[TopicSpec, ...]:
