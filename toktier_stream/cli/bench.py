@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from toktier_stream import telemetry
 from toktier_stream.cli.extras import worker_extra
 from toktier_stream.errors import Code, ToktierError
 
@@ -183,7 +184,95 @@ def incremental(
     _finish(result, save, plot, as_json, incremental_tables.show, bench.plot)
 
 
+@app.command("pipeline")
+def pipeline(
+    tokenizer: Tokenizers = None,
+    text: Texts = None,
+    broker: Annotated[
+        str, typer.Option("--broker", "-b", help="local: (all in one process) or kafka://host:port")
+    ] = "local:",
+    mode: Annotated[
+        str,
+        typer.Option(help="mixture: 2.3 % full contexts; appends: none; light: few requests."),
+    ] = "mixture",
+    rates: Annotated[
+        str, typer.Option(help="Requests per second, such as 100,1K; empty: searched for.")
+    ] = "",
+    seconds: Annotated[float, typer.Option(min=0.5, help="Of each rate.")] = 15.0,
+    shape: Annotated[
+        str, typer.Option(help="Arrivals: poisson, turns (as measured), recorded (--times).")
+    ] = "poisson",
+    times: Annotated[
+        list[Path] | None,
+        typer.Option(exists=True, help="Timed transcripts (.jsonl), for the recorded shape."),
+    ] = None,
+    sessions: Annotated[int, typer.Option(min=1, help="Live sessions.")] = 200,
+    most_tokens: Annotated[int, typer.Option(min=1, help="Of a context, at most.")] = 1_000_000,
+    partitions: Annotated[int, typer.Option(min=1, help="Of the topics.")] = 4,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="NAME=VALUE of a worker setting; repeat for several."),
+    ] = None,
+    pinned: Annotated[
+        bool, typer.Option("--pin/--no-pin", help="One core for the worker, the rest for others.")
+    ] = True,
+    broker_pid: Annotated[
+        int, typer.Option(help="A broker on this machine, to be kept off the worker's core.")
+    ] = 0,
+    seed: Seed = 1,
+    save: SaveTo = None,
+    plot: PlotTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a fleet's requests through broker and worker, in an open loop (P7, P8).
+
+    Latency counts from when a request was due. Makes topics of its own (bench-…) and leaves them
+    behind. Exit code 1 if an answer is wrong, missing or repeated.
+    """
+    with worker_extra():
+        from toktier_stream.bench import pipeline as bench
+        from toktier_stream.bench import pipeline_tables
+        from toktier_stream.bench.workload import FULL_SHARE, Shares, recorded_gaps
+    if mode not in ("mixture", "appends", "light"):
+        raise typer.BadParameter(f"--mode {mode!r}: mixture, appends or light")
+    if shape not in ("poisson", "turns", "recorded"):
+        raise typer.BadParameter(f"--shape {shape!r}: poisson, turns or recorded")
+    share = 0.0 if mode == "appends" else FULL_SHARE
+    light = (10, 20, 50) if mode == "light" else ()
+    plan = bench.Plan(
+        rates=tuple(map(float, _sizes(rates, may_be_none=True))) or tuple(map(float, light)),
+        first_rate=500.0 if mode == "appends" else 100.0,
+        seconds=seconds,
+        shape=shape,  # type: ignore[arg-type]
+        shares=Shares(share, sessions, most_tokens=most_tokens),
+        partitions=partitions,
+        pin=pinned,
+        broker_pid=broker_pid,
+        seed=seed,
+        worker=_settings(setting),
+    )
+    files = [f for p in times or () for f in (sorted(p.rglob("*")) if p.is_dir() else [p])]
+    ((name, path), *_) = _files(tokenizer).items()
+    telemetry.setup_logging("warning", json=False)
+    result = bench.run(
+        name, path, broker, plan, text=_joined(text), gaps=recorded_gaps(files), progress=_tell
+    )
+    _finish(result, save, plot, as_json, pipeline_tables.show, pipeline_tables.plot)
+    raise typer.Exit(0 if result["exact"] and result["opening"]["exact"] else 1)
+
+
 # What the verbs share
+
+
+def _settings(options: list[str] | None) -> dict[str, str]:
+    """Settings given as NAME=VALUE."""
+    found = {}
+    for option in options or ():
+        name, equals, value = option.partition("=")
+        if not (name and equals):
+            raise ToktierError(Code.CONFIG_INVALID, f"--set {option!r}: give NAME=VALUE")
+        found[name] = value
+    return found
 
 
 def _files(options: list[str] | None) -> dict[str, Path]:
