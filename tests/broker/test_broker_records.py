@@ -160,3 +160,39 @@ async def test_a_stopped_publisher_says_so(bench: Bench) -> None:
     with pytest.raises(ToktierError) as refused:
         await (await publisher.send(OutRecord(topic, b"k", b"v")))
     assert refused.value.code is Code.CLIENT_CLOSED
+
+
+async def test_records_published_at_once_are_placed_and_ordered(bench: Bench) -> None:
+    """Several topics and partitions, more than one batch of each: all acknowledged, in order."""
+    first, second = await bench.topic(2), await bench.topic(2)
+    publisher = await bench.publisher()
+    records = [
+        OutRecord(
+            (first, second)[i % 2], b"k", b"%d " % i + incompressible(9000), partition=i // 99
+        )
+        for i in range(198)
+    ]
+
+    placed = await publisher.publish(records)
+
+    assert [partition for partition, _ in placed] == [i // 99 for i in range(198)]
+    for topic in (first, second):
+        read = [r for p in (0, 1) for r in await bench.all_records(topic, p)]
+        found = {(r.partition, r.offset): r.value for r in read}
+        wanted = [(p, r) for p, r in zip(placed, records, strict=True) if r.topic == topic]
+        assert found == {p: r.value for p, r in wanted}
+        for partition in (0, 1):
+            offsets = [offset for (p, offset), _ in wanted if p == partition]
+            assert offsets == list(range(len(offsets)))
+
+
+async def test_a_publisher_goes_on_after_records_that_were_refused(bench: Bench) -> None:
+    """One record too large: the call fails and says why; the next one goes through."""
+    topic = await bench.topic(max_record_bytes=1 << 20)
+    publisher = await bench.publisher()
+    large = OutRecord(topic, b"k", incompressible(5 << 20))
+    with pytest.raises(ToktierError) as caught:
+        await publisher.publish([large, OutRecord(topic, b"k", b"behind")])
+    assert caught.value.code is Code.EVENT_TOO_LARGE
+    await publisher.publish([OutRecord(topic, b"k", b"next")])
+    assert values(await bench.all_records(topic))[-1] == b"next"

@@ -53,6 +53,17 @@ async def test_a_publish_may_only_move_the_position(bench: Bench) -> None:
     await bench.expect_committed(source, group, committed_at(3))
 
 
+async def test_a_publish_may_leave_the_position_alone(bench: Bench) -> None:
+    """Without a position the records alone are published."""
+    source, topic = await bench.topic(), await bench.topic()
+    group = unique("group")
+    transaction = await bench.transaction(unique("txn"))
+    await transaction.publish([], group, source, 0, committed_at(3))
+    await transaction.publish([OutRecord(topic, b"k", b"v")], group, source, 0, None)
+    await bench.expect(topic, [b"v"])
+    await bench.expect_committed(source, group, committed_at(3))
+
+
 async def test_a_failed_publish_leaves_nothing_behind(bench: Bench) -> None:
     """When one record is refused, no other is visible and the position stays; after start the
     same object works again."""

@@ -228,7 +228,7 @@ class LocalTransaction:
         group: str,
         topic: str,
         partition: int,
-        position: Committed,
+        position: Committed | None,
     ) -> list[tuple[int, int]]:
         await asyncio.sleep(0)
         if self._epoch == 0:
@@ -236,7 +236,8 @@ class LocalTransaction:
         if self._epoch != self._cluster.epoch(self._id):
             raise ToktierError(Code.PRODUCER_FENCED, self._id)
         placed = self._cluster.append(records, marked=self._cluster.options.transaction_markers)
-        self._cluster.commit(group, topic, partition, position)
+        if position is not None:
+            self._cluster.commit(group, topic, partition, position)
         return placed
 
     async def stop(self) -> None:
@@ -269,6 +270,11 @@ class LocalPublisher:
         acknowledged: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         acknowledged.set_result(self._cluster.append([placed], marked=False)[0])
         return acknowledged
+
+    async def publish(self, records: Sequence[OutRecord]) -> list[tuple[int, int]]:
+        await asyncio.sleep(0)
+        self._require_open()
+        return self._cluster.append(records, marked=False)
 
     async def flush(self) -> None:
         self._require_open()

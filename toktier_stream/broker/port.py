@@ -134,11 +134,11 @@ class Transaction(Protocol):
         group: str,
         topic: str,
         partition: int,
-        position: Committed,
+        position: Committed | None,
     ) -> list[tuple[int, int]]:
         """Publish ``records`` and commit ``position`` of ``topic``/``partition`` for ``group`` as
-        one transaction. Returns (partition, offset) of each record, in order; all of it shows
-        together, soon after this has returned.
+        one transaction (None: no position, only the records). Returns (partition, offset) of each
+        record, in order; all of it shows together, soon after this has returned.
 
         Raises ``PRODUCER_FENCED`` if fenced. After ``BROKER_UNREACHABLE`` or a cancellation it is
         not known whether the transaction took effect; after any other error it did not. The
@@ -156,6 +156,12 @@ class Publisher(Protocol):
     async def send(self, record: OutRecord) -> Awaitable[tuple[int, int]]:
         """Queue a record (waits while the buffer is full). Await the result for
         (partition, offset) once it is acknowledged."""
+        ...
+
+    async def publish(self, records: Sequence[OutRecord]) -> list[tuple[int, int]]:
+        """Publish records and wait until all are acknowledged; returns (partition, offset) of
+        each, in order. Records of one partition keep their order. After an error or a
+        cancellation some of them may be there, of each partition a leading part."""
         ...
 
     async def flush(self) -> None: ...

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
 from toktier_stream.broker.kafka.admin import KafkaAdmin
+from toktier_stream.broker.kafka.batches import Batches
 from toktier_stream.broker.kafka.closing import close_producer
 from toktier_stream.broker.kafka.failures import known_offset, translated, within
 from toktier_stream.broker.kafka.options import KafkaOptions
@@ -68,6 +69,19 @@ class KafkaPublisher:
             )
         future.add_done_callback(self._note)
         return _Acknowledgement(record.topic, future)
+
+    async def publish(self, records: Sequence[OutRecord]) -> list[tuple[int, int]]:
+        if self._spoiled:
+            await self._renew()
+        batches = await Batches.of(records, self._require_open(), self._admin)
+        delivered = False
+        try:
+            async with within(self._options.delivery_timeout_s, "records"):
+                placed = await batches.deliver()
+            delivered = True
+        finally:
+            self._spoiled = self._spoiled or not delivered
+        return placed
 
     async def flush(self) -> None:
         producer = self._require_open()

@@ -8,64 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from toktier_stream.broker.kafka.admin import KafkaAdmin
+from toktier_stream.broker.kafka.batches import Batches
 from toktier_stream.broker.kafka.closing import close_producer
-from toktier_stream.broker.kafka.failures import FAILURES, known_offset, within
+from toktier_stream.broker.kafka.failures import FAILURES, within
 from toktier_stream.broker.kafka.options import KafkaOptions
 from toktier_stream.broker.port import Committed, OutRecord
 from toktier_stream.errors import Code, ToktierError
 
 _GIVE_UP_S: Final = 1.0
-
-
-class _Batches:
-    """The records of one transaction, packed by partition in their order."""
-
-    def __init__(self, producer: Any) -> None:
-        self._producer = producer
-        self._by_partition: dict[TopicPartition, list[Any]] = {}
-        # Of each record: its partition, the batch among that partition's, the offset within.
-        self._places: list[tuple[TopicPartition, int, int]] = []
-
-    def add(self, record: OutRecord, partition: int) -> None:
-        tp = TopicPartition(record.topic, partition)
-        batches = self._by_partition.get(tp)
-        if batches is None:
-            batches = self._by_partition[tp] = [self._producer.create_batch()]
-        added = self._append(batches[-1], record)
-        if added is None:  # full
-            batches.append(self._producer.create_batch())
-            added = self._append(batches[-1], record)
-        self._places.append((tp, len(batches) - 1, added.offset))
-
-    async def send(self) -> list[tuple[TopicPartition, int, asyncio.Future[Any]]]:
-        """Queue all batches: the first of every partition, so that they travel together, then
-        the second ones. Returns each with the future of its acknowledgement."""
-        sent = []
-        for rank, batches in enumerate(zip_longest(*self._by_partition.values())):
-            for tp, batch in zip(self._by_partition, batches, strict=True):
-                if batch is not None:
-                    future = await self._producer.send_batch(
-                        batch, tp.topic, partition=tp.partition
-                    )
-                    sent.append((tp, rank, future))
-        return sent
-
-    def offsets(self, bases: dict[tuple[TopicPartition, int], int]) -> list[tuple[int, int]]:
-        """(partition, offset) of each record, from the offset of each batch."""
-        return [(tp.partition, bases[tp, rank] + at) for tp, rank, at in self._places]
-
-    @staticmethod
-    def _append(batch: Any, record: OutRecord) -> Any:
-        return batch.append(
-            timestamp=None, key=record.key, value=record.value, headers=list(record.headers)
-        )
 
 
 class KafkaTransaction:
@@ -107,7 +63,7 @@ class KafkaTransaction:
         group: str,
         topic: str,
         partition: int,
-        position: Committed,
+        position: Committed | None,
     ) -> list[tuple[int, int]]:
         if self._fenced:
             raise ToktierError(Code.PRODUCER_FENCED, self._id)
@@ -115,28 +71,21 @@ class KafkaTransaction:
         if producer is None:
             raise ToktierError(Code.CLIENT_CLOSED, f"transaction {self._id}")
         # Everything that can be refused is refused before the transaction begins.
-        places = [await self._admin.place(record) for record in records]
-        batches = _Batches(producer)
-        for record, place in zip(records, places, strict=True):
-            batches.add(record, place)
-        consumed = OffsetAndMetadata(position.offset, position.metadata)
+        batches = await Batches.of(records, producer, self._admin)
         ended = False
         committing = False
         try:
             async with within(self._options.delivery_timeout_s, f"transaction {self._id}"):
                 await producer.begin_transaction()
-                sent = await batches.send()
                 # A batch that failed must be seen before the commit: aiokafka would commit without
                 # it. And the offsets wait for the batches: sent together, they now and then meet
                 # in the coordinator, and the batch is then tried again only after a backoff.
-                acknowledged = await asyncio.gather(*(future for _, _, future in sent))
-                bases = {
-                    (tp, rank): known_offset(metadata)
-                    for (tp, rank, _), metadata in zip(sent, acknowledged, strict=True)
-                }
-                await producer.send_offsets_to_transaction(
-                    {TopicPartition(topic, partition): consumed}, group
-                )
+                placed = await batches.deliver()
+                if position is not None:
+                    consumed = OffsetAndMetadata(position.offset, position.metadata)
+                    await producer.send_offsets_to_transaction(
+                        {TopicPartition(topic, partition): consumed}, group
+                    )
                 committing = True
                 await producer.commit_transaction()
             ended = True
@@ -146,7 +95,7 @@ class KafkaTransaction:
         finally:
             if not ended:
                 self._give_up(producer, abort=not committing and not self._fenced)
-        return batches.offsets(bases)
+        return placed
 
     async def stop(self) -> None:
         producer, self._producer = self._producer, None
