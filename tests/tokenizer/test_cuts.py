@@ -3,6 +3,8 @@ are wanted."""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -24,9 +26,11 @@ from engine_samples import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toktier_stream.errors import Code, ToktierError
 from toktier_stream.tokenizer import encoder as encoder_module
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.reference import Reference
+from toktier_stream.tokenizer.threads import share
 
 
 def assert_safe(encoder: FastEncoder, reference: Reference, left: str, text: bytes, b: int) -> None:
@@ -149,6 +153,7 @@ def test_parts_in_parallel(
     """A text divided at two-sided cuts has the tokens of its parts, whatever the cuts."""
     encoder, reference = family(family_file(name))
     monkeypatch.setattr(encoder_module, "MIN_CHUNK", 1)
+    monkeypatch.setattr(encoder_module, "CHUNK", 16)
 
     @settings(max_examples=EXAMPLES // 3, deadline=None, database=None)
     @given(texts(encoder, reference), st.integers(1, 9))
@@ -169,3 +174,52 @@ def test_parts_where_there_is_no_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = quick_encoder(bpe_spec([(b"a", b"a")], pre_tokenizer=GPT2_SPLIT))
     assert len(encoder.encode_parallel(b"a" * 1000, 4)) == 500
     assert len(encoder.encode_parallel(b"", 4)) == 0
+
+
+def test_a_part_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in any part reaches the caller; what the parts wrote into is dropped, and the next
+    text is encoded as ever."""
+    encoder = quick_encoder(bpe_spec([(b"a", b"a")], pre_tokenizer=GPT2_SPLIT))
+    monkeypatch.setattr(encoder_module, "MIN_CHUNK", 1)
+    monkeypatch.setattr(encoder_module, "CHUNK", 64)
+    text = b"aaa 12 " * 200
+    expected = encoder.encode(text).ids.tolist()
+    for failing in range(3):
+        for threads in (2, 5):
+            with monkeypatch.context() as patch:
+                patch.setattr(encoder_module, "MAX_BYTES", 60 + failing)
+                with pytest.raises(ToktierError) as caught:
+                    encoder.encode_parallel(text, threads)
+                assert caught.value.code is Code.SESSION_TOO_LARGE
+            assert encoder.encode_parallel(text, threads).ids.tolist() == expected
+
+
+def test_work_is_shared_and_errors_come_back() -> None:
+    """Every item is taken once; an error on another thread is raised here; nothing is left."""
+    taken: list[int] = []
+    everyone = threading.Barrier(3)
+
+    def work(items: deque[int]) -> None:
+        everyone.wait()
+        while items:
+            try:
+                taken.append(items.popleft())
+            except IndexError:
+                return
+
+    share(work, deque(range(1000)), 3)
+    assert sorted(taken) == list(range(1000))
+
+    caller = threading.get_ident()
+    failed = threading.Event()
+
+    def fails_elsewhere(items: deque[int]) -> None:
+        if threading.get_ident() != caller:
+            failed.set()
+            raise ValueError("elsewhere")
+        assert failed.wait(30)
+
+    items = deque((1, 2))
+    with pytest.raises(ValueError, match="elsewhere"):
+        share(fails_elsewhere, items, 2)
+    assert not items

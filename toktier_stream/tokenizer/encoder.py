@@ -3,8 +3,8 @@ the few places that need it."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -22,6 +22,7 @@ from toktier_stream.tokenizer.merge_build import WORD_SLOT
 from toktier_stream.tokenizer.merges import PADDING, MergeTables, top_bits
 from toktier_stream.tokenizer.normalization import Normalizer
 from toktier_stream.tokenizer.tables import MatcherTables
+from toktier_stream.tokenizer.threads import share
 from toktier_stream.tokenizer.workspace import Pool, Room, Workspace
 
 ENGINE: Final = "exact-1"
@@ -32,6 +33,10 @@ MAX_BYTES: Final = (1 << 31) - 64
 
 MIN_CHUNK: Final = 1 << 15
 """Bytes below which a part of a text is not worth a thread."""
+CHUNK: Final = 1 << 19
+"""Bytes of the parts that threads take in turn: a thread that comes late costs little."""
+
+_NOTHING: Final = Tokens(np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.uint32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,12 +165,19 @@ class FastEncoder:
 
     def encode(self, text: bytes) -> Tokens:
         """See the face. Raises ``SESSION_TOO_LARGE`` from 2 GiB on."""
+        workspace = self._pool.take()
+        tokens = self._encode(workspace, text)
+        tokens = Tokens(tokens.ids.copy(), tokens.lengths.copy())
+        self._pool.give(workspace)
+        return tokens
+
+    def _encode(self, workspace: Workspace, text: bytes) -> Tokens:
+        """As :meth:`encode`; the arrays are the workspace's own, until it encodes again."""
         size = len(text)
         if size > MAX_BYTES:
             raise ToktierError(Code.SESSION_TOO_LARGE, f"{size} bytes")
         if not size:
             return Tokens(np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.uint32))
-        workspace = self._pool.take()
         room = workspace.room(size)
         room.fill(text)
         segments = np.array(((0, size, -1),), dtype=np.int64)
@@ -175,23 +187,21 @@ class FastEncoder:
         if self.normalizer is not None:
             normalized = self.normalizer.apply(text, room.text, segments)
         if normalized is None:
-            tokens = self._encode_segments(workspace, room, room.text, segments)
-        else:
-            grown = room
-            if len(normalized.text) > len(room.text):
-                grown = Room(len(normalized.text) - PADDING)
-            tokens = self._encode_segments(workspace, grown, normalized.text, normalized.segments)
-            runs.source_lengths(
-                normalized.text,
-                room.text,
-                size,
-                normalized.changes,
-                normalized.origin,
-                tokens.ids,
-                self._is_added,
-                tokens.lengths,
-            )
-        self._pool.give(workspace)
+            return self._encode_segments(workspace, room, room.text, segments)
+        grown = room
+        if len(normalized.text) > len(room.text):
+            grown = Room(len(normalized.text) - PADDING)
+        tokens = self._encode_segments(workspace, grown, normalized.text, normalized.segments)
+        runs.source_lengths(
+            normalized.text,
+            room.text,
+            size,
+            normalized.changes,
+            normalized.origin,
+            tokens.ids,
+            self._is_added,
+            tokens.lengths,
+        )
         return tokens
 
     def _encode_segments(
@@ -216,23 +226,38 @@ class FastEncoder:
             room.lengths,
         )
         count = kernels.encode_segments(text, segments, *arguments)
-        return Tokens(room.ids[:count].copy(), room.lengths[:count].copy())
+        return Tokens(room.ids[:count], room.lengths[:count])
 
     def encode_parallel(self, text: bytes, threads: int) -> Tokens:
         """As :meth:`encode`, on up to ``threads`` threads: the text is divided at two-sided cuts,
-        about evenly. With none in reach of the middle, fewer parts are made."""
-        cuts = self._divide(text, min(threads, len(text) // MIN_CHUNK))
-        if len(cuts) == 2:
+        about evenly. With none in reach of a place, fewer parts are made."""
+        threads = min(threads, len(text) // MIN_CHUNK)
+        if threads < 2:
             return self.encode(text)
-        first, *others = (text[a:b] for a, b in pairwise(cuts))
-        with ThreadPoolExecutor(max_workers=len(others)) as pool:
-            later = pool.map(self.encode, others)
-            tokens = [self.encode(first), *later]
+        cuts = self.divide(text, max(threads, len(text) // CHUNK))
+        parts = list(pairwise(cuts))
+        done: list[Tokens] = [_NOTHING] * len(parts)
+
+        def work(items: deque[int]) -> None:
+            workspace = self._pool.take()
+            while items:
+                try:
+                    i = items.popleft()
+                except IndexError:
+                    break
+                start, end = parts[i]
+                tokens = self._encode(workspace, text[start:end])
+                done[i] = Tokens(tokens.ids.copy(), tokens.lengths.copy())
+            self._pool.give(workspace)
+
+        share(work, deque(range(len(parts))), min(threads, len(parts)))
         return Tokens(
-            np.concatenate([t.ids for t in tokens]), np.concatenate([t.lengths for t in tokens])
+            np.concatenate([t.ids for t in done]), np.concatenate([t.lengths for t in done])
         )
 
-    def _divide(self, text: bytes, parts: int) -> list[int]:
+    def divide(self, text: bytes, parts: int) -> list[int]:
+        """Places from 0 to ``len(text)`` that divide it in about ``parts`` even parts (fewer, where
+        there are no cuts): the tokens of the text are those of its parts."""
         cuts = [0]
         for i in range(1, parts):
             target = len(text) * i // parts
