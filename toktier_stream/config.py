@@ -69,6 +69,12 @@ class Settings(BaseSettings):
 
     batch_records: int = Field(256, ge=1, description="events in one transaction, at most")
     batch_bytes: int = Field(8 * MIB, ge=KIB, description="text in one transaction, about")
+    miss_bytes: int = Field(
+        16 * KIB, ge=0, description="full texts from this size on are encoded in the slow lane"
+    )
+    miss_threads: int = Field(0, ge=0, description="of the slow lane; 0: cores less one")
+    miss_queue_bytes: int = Field(512 * MIB, ge=KIB, description="memory of the slow lane, about")
+    miss_linger_ms: float = Field(1, ge=0, description="a device's launch waits for more texts")
     inflight_bytes: int = Field(64 * MIB, ge=KIB, description="per partition, then it pauses")
     session_timeout_s: float = Field(45, ge=6, description="silent for so long, a worker is dead")
     shutdown_deadline_s: float = Field(20, gt=0)

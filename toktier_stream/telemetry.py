@@ -24,6 +24,7 @@ SPAN_SEND: Final = "send toktier.appends"  # client, PRODUCER: the event leaves
 SPAN_PROCESS: Final = "process toktier.appends"  # worker, CONSUMER: all work on one event
 SPAN_DECODE: Final = "decode"  # bytes to a checked event, parts joined
 SPAN_ROUTE: Final = "route"  # session looked up, revision and guards checked
+SPAN_QUEUED: Final = "miss queue"  # a full text waits for the slow lane
 SPAN_ENCODE: Final = "encode"  # splice or full encode
 SPAN_PUBLISH: Final = "send toktier.tokens"  # worker, PRODUCER: the batch's transaction
 SPAN_STORE: Final = "store"  # the batch's LMDB commit
@@ -76,6 +77,15 @@ METRICS: Final = (
     Metric(
         "toktier.transactions", "counter", "{transaction}", "Transactions, by outcome", ("outcome",)
     ),
+    # The slow lane: full texts.
+    Metric("toktier.misses", "counter", "{text}", "Full texts encoded there", ("route",)),
+    Metric(
+        "toktier.misses.spilled", "counter", "{text}",
+        "Full texts that took a slower way than meant, by reason", ("reason",),
+    ),
+    Metric("toktier.miss.wait", "histogram", "s", "Time a full text waited for its turn"),
+    Metric("toktier.device.batch", "histogram", "{event}", "Texts in one launch of the device"),
+    Metric("toktier.device.duration", "histogram", "s", "One launch, with its copies"),
     # A partition's life.
     Metric("toktier.partitions", "gauge", "{partition}", "Partitions held, by state", ("state",)),
     Metric("toktier.ready", "gauge", "1", "1 when /readyz would say so, else 0"),

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from toktier_stream import telemetry
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.pipeline.health import Report
 
 _LOG = telemetry.logger(__name__)
 
@@ -149,6 +150,17 @@ class HealthServer:
         except Exception as error:  # noqa: BLE001 - one page that fails must not end the others
             _LOG.error("health_page_failed", path=path, error=type(error).__name__)
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR), method == b"GET"
+
+
+def probe(ask: Callable[[], Report]) -> Callable[[], Page]:
+    """A route that answers 200 or 503 with a report."""
+
+    def page() -> Page:
+        report = ask()
+        status = HTTPStatus.OK if report.ok else HTTPStatus.SERVICE_UNAVAILABLE
+        return Page(status, JSON, report.body)
+
+    return page
 
 
 def _plain(status: HTTPStatus) -> Page:

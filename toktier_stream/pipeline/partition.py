@@ -26,6 +26,7 @@ from toktier_stream.broker.port import Broker, GroupConsumer, Record, Transactio
 from toktier_stream.config import Settings
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.pipeline import tracing
+from toktier_stream.pipeline.batcher import Batcher
 from toktier_stream.pipeline.changelog import restore
 from toktier_stream.pipeline.health import PartitionFacts
 from toktier_stream.pipeline.offsets import AnsweredOffsets
@@ -78,6 +79,7 @@ class Shared:
     sampler: Sampler
     verifier: ShadowVerifier
     executor: Executor
+    batcher: Batcher
     instruments: telemetry.Instruments
     rejects: RejectLimit
     # What runs in a thread for a partition now: it outlives a life that was abandoned.
@@ -96,6 +98,7 @@ class Partition:
         self._shared = shared
         self._inbox: deque[Record] = deque()
         self._inbox_bytes = 0
+        self._lane_bytes = 0  # of records that wait in the processor
         self._batch_limit = shared.settings.batch_records
         self._paused = False
         self._next_offset = 0
@@ -120,17 +123,20 @@ class Partition:
         self._task = asyncio.create_task(self._live(), name=f"partition-{self.number}")
         self._task.add_done_callback(self._ended)
 
-    async def stop(self, deadline_s: float) -> None:
-        """Finish the batch in flight within the deadline, or abandon it; then end."""
+    async def stop(self, deadline_s: float) -> bool:
+        """Finish the batch in flight within the deadline, or abandon it; then end. Whether it was
+        finished."""
         if self.state not in (State.STOPPING, State.STOPPED, State.FAILED):
             self._move(State.STOPPING)
         self._wake.set()
-        if self._task is not None:
-            _, pending = await asyncio.wait({self._task}, timeout=deadline_s)
-            for task in pending:
-                task.cancel()
-            if pending:
-                await asyncio.wait(pending)
+        if self._task is None:
+            return True
+        _, pending = await asyncio.wait({self._task}, timeout=deadline_s)
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+        return not pending
 
     def feed(self, records: Sequence[Record]) -> None:
         """Hand over polled records. Those read before the seek of this life are dropped: the
@@ -144,10 +150,19 @@ class Partition:
                 self._inbox.append(record)
                 self._waiting += 1
                 self._inbox_bytes += _size(record)
-        if self._inbox_bytes > self._shared.settings.inflight_bytes and not self._paused:
+        if not self._paused and self._inflight() > self._shared.settings.inflight_bytes:
             self._paused = True
             self._shared.consumer.pause(self.number)
         self._wake.set()
+
+    def _inflight(self) -> int:
+        return self._inbox_bytes + self._lane_bytes
+
+    def _relieve(self) -> None:
+        """Read on once half of what made it stop is done: a pause drops what was fetched ahead."""
+        if self._paused and self._inflight() < self._shared.settings.inflight_bytes // 2:
+            self._paused = False
+            self._shared.consumer.resume(self.number)
 
     def verdict(self, sample: Sample, record: CheckRecord) -> None:
         """Take a verifier's result; it leaves with the next transaction."""
@@ -208,7 +223,7 @@ class Partition:
             self._move(State.FAILED)
             return False
         self._inbox.clear()
-        self._inbox_bytes = 0
+        self._inbox_bytes = self._lane_bytes = 0
         self._waiting = 0
         self._shared.consumer.pause(self.number)
         self._paused = False
@@ -253,7 +268,8 @@ class Partition:
             return
         processor = Processor(
             self.number, s, shared.machine, self._store, shared.sampler, shared.instruments,
-            AnsweredOffsets(committed),
+            AnsweredOffsets(committed), shared.batcher,
+            self._waker(),
         )  # fmt: skip
         # Ended sessions go first: where the store is full, that makes the room for what follows.
         await self._turn(processor, transaction, [])
@@ -270,10 +286,19 @@ class Partition:
         if self._stopping() and (self._checks or self._quarantines):
             await self._turn(processor, transaction, [])
 
+    def _waker(self) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._wake.set)
+
+        return wake
+
     async def _next(self, processor: Processor, transaction: Transaction) -> None:
         """Wait for records or duties, then take a turn."""
-        if not self._inbox:
-            self.settled.set()
+        if not self._inbox and not processor.has_duties():
+            if not processor.waiting:
+                self.settled.set()
             self._wake.clear()
             try:
                 async with asyncio.timeout(_IDLE_S):
@@ -314,8 +339,10 @@ class Partition:
         sent = time.time_ns()
         await self._in_thread(partial(processor.commit, work, published))
         self._attempts = 0
-        self._waiting -= len(records)
-        self._done_offset = records[-1].offset + 1 if records else self._done_offset
+        self._lane_bytes = processor.waiting_bytes
+        self._relieve()
+        self._waiting = len(self._inbox) + processor.waiting
+        self._done_offset = work.position.offset
         self._shared.rejects.add(len(records), work.rejected)
         stored = time.time_ns()
         tracing.finish(work.traces, (processed, sent), (sent, stored))
@@ -340,9 +367,7 @@ class Partition:
             size += _size(record)
             records.append(record)
         self._inbox_bytes -= size
-        if self._paused and self._inbox_bytes < s.inflight_bytes // 2:
-            self._paused = False
-            self._shared.consumer.resume(self.number)
+        self._relieve()
         return records
 
     async def _publish(self, transaction: Transaction, work: Work) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from toktier_stream import telemetry
 from toktier_stream.broker.port import Broker, GroupConsumer, TopicSpec
 from toktier_stream.config import KIB, Settings
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.pipeline.batcher import Batcher
 from toktier_stream.pipeline.health import Health, WorkerFacts
 from toktier_stream.pipeline.monitor import Monitor
 from toktier_stream.pipeline.partition import Partition, Shared, State
@@ -53,6 +54,8 @@ class Worker:
         self._epoch = 0
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
+        self.started = False  # from then on, stop() is seen
+        self.abandoned = False  # the deadline passed at a stop, with work in flight
         self._warmed = self._joined = False
         self._error = ""
         self._health = health or health_of(settings)
@@ -111,6 +114,12 @@ class Worker:
             instance_id=s.instance_id,
         )
         executor = ThreadPoolExecutor(thread_name_prefix="encode")
+        batcher = Batcher(
+            self._instruments,
+            threads=s.miss_threads,
+            queue_bytes=s.miss_queue_bytes,
+            linger_s=s.miss_linger_ms / 1000,
+        )
         shared = Shared(
             settings=s,
             broker=self._broker,
@@ -120,10 +129,12 @@ class Worker:
             sampler=Sampler(s.verify_rate, s.verify_seed),
             verifier=self._verifier,
             executor=executor,
+            batcher=batcher,
             instruments=self._instruments,
             rejects=self._rejects,
         )
         self._verifier.start()
+        batcher.start()
         monitor = Monitor(
             s, self._health, self.facts, consumer.lag,
             lambda: self._broker.partitions(s.topic_appends), self._instruments,
@@ -133,6 +144,7 @@ class Worker:
             await asyncio.get_running_loop().run_in_executor(executor, self._prepare)
             self._warmed = True
             await consumer.start()
+            self.started = True
             _LOG.info("worker_started", topic=s.topic_appends, group=s.group)
             await self._poll_until_stopped(consumer, shared, beating)
         except Exception as error:
@@ -140,7 +152,7 @@ class Worker:
             _LOG.error("worker_failed", code=self._error, error=type(error).__name__)
             raise
         finally:
-            await self._shut_down(consumer, executor)
+            await self._shut_down(consumer, executor, batcher)
             beating.cancel()
             await asyncio.wait({beating})
 
@@ -227,12 +239,16 @@ class Worker:
         if life is not None:
             life.verdict(sample, record)
 
-    async def _shut_down(self, consumer: GroupConsumer, executor: ThreadPoolExecutor) -> None:
+    async def _shut_down(
+        self, consumer: GroupConsumer, executor: ThreadPoolExecutor, batcher: Batcher
+    ) -> None:
         deadline = self._settings.shutdown_deadline_s
         await asyncio.gather(*(life.stop(deadline) for life in self._lives.values()))
+        await asyncio.get_running_loop().run_in_executor(executor, batcher.stop)
         await self._verifier.stop()
         await consumer.stop()
-        executor.shutdown(wait=True)
+        # Engines that are being compiled cannot be interrupted, and nothing waits for them.
+        executor.shutdown(wait=self._warmed, cancel_futures=not self._warmed)
         for partition, store in self._stores.items():
             try:
                 store.close()
