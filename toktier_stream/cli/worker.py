@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
 
 import typer
 
@@ -16,6 +23,23 @@ from toktier_stream.errors import Code, ToktierError
 
 if TYPE_CHECKING:
     from toktier_stream.config import Settings
+    from toktier_stream.pipeline.health import Health
+    from toktier_stream.pipeline.worker import Worker
+
+_LOG = telemetry.logger(__name__)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# Beyond shutdown_deadline_s, in which the partitions finish: leaving the group, closing, exporting.
+CLOSING_S: Final = 15.0
+
+T = TypeVar("T")
+
+
+class Ending(Enum):
+    """How a worker that was told to stop has stopped."""
+
+    CLEAN = "clean"
+    UNBEGUN = "before its engines were loaded"
+    ABANDONED = "leaving work in flight behind"
 
 
 def worker(
@@ -34,11 +58,17 @@ def worker(
 ) -> None:
     """Run a worker: consume appends, answer with token updates, until SIGTERM or SIGINT.
 
-    Ends with 0 after a clean stop; anything else was logged with its code.
+    Ends with 0 after a clean stop, with 1 when the deadline for it passed (what was in flight is
+    done again by whoever takes over), and with 3 when an error ended it; that was logged with its
+    code. A second signal ends it at once.
     """
+    # The first process of a container ignores what it has no handler for.
+    signal.signal(signal.SIGTERM, _nothing_begun)
     with worker_extra():
         from toktier_stream.cli.otel import setup
         from toktier_stream.config import load
+        from toktier_stream.pipeline.health_http import HealthServer, probe
+        from toktier_stream.pipeline.worker import health_of
     files = _files(tokenizer or [])
     settings = load(
         config,
@@ -49,11 +79,36 @@ def worker(
         default_tokenizer=next(iter(files)) if len(files) == 1 else None,
     )
     telemetry.setup_logging(settings.log_level, json=settings.log_json)
-    end = setup(settings, "toktier-worker")
+    exported = setup(settings, "toktier-worker")
+    health = health_of(settings)
+    server = None
+    if settings.health_listen:
+        routes = {"/livez": probe(health.live), "/readyz": probe(health.ready)}
+        if exported.page is not None:
+            routes["/metrics"] = exported.page
+        server = HealthServer(settings.health_listen, routes)
+        server.start()
     try:
-        asyncio.run(_run(settings))
+        ending = asyncio.run(_until_stopped(settings, health))
     finally:
-        end()
+        if server is not None:
+            server.stop()
+        exported.end()
+    if ending is Ending.UNBEGUN:
+        # Engines may still be compiled in a thread, which nothing can interrupt.
+        _leave(0)
+    if ending is Ending.ABANDONED:
+        sys.exit(1)
+
+
+def _nothing_begun(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(0)
+
+
+def _leave(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _files(options: list[str]) -> dict[str, Path]:
@@ -66,24 +121,94 @@ def _files(options: list[str]) -> dict[str, Path]:
     return files
 
 
-async def _run(settings: Settings) -> None:
-    from toktier_stream.pipeline.open import broker_of
-    from toktier_stream.pipeline.worker import Worker
-    from toktier_stream.session.engines import open_registry
-
+async def _until_stopped(settings: Settings, health: Health) -> Ending:
+    """Work until a signal comes. Raises what ended the worker before."""
     if settings.broker == "local:":
         raise ToktierError(
             Code.CONFIG_INVALID,
             "broker local: lives inside one process; a worker needs kafka://host:port",
         )
-    registry = open_registry(settings.tokenizers, settings.default_tokenizer)
+    begun: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+    work = asyncio.create_task(_work(settings, health, begun))
+    stopping = False
+
+    def stop(number: int) -> None:
+        nonlocal stopping
+        if stopping:
+            _leave(128 + number)
+        stopping = True
+        _LOG.info("worker_stopping", signal=signal.Signals(number).name)
+        _end_anyway(settings.shutdown_deadline_s + CLOSING_S)
+        if begun.done() and begun.result().started:
+            begun.result().stop()
+        else:
+            work.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not stopping:
+            raise
+        _LOG.info("worker_stopped", started=False)
+    if not begun.done() or not begun.result().facts().engines:
+        return Ending.UNBEGUN
+    return Ending.ABANDONED if begun.result().abandoned else Ending.CLEAN
+
+
+def _end_anyway(seconds: float) -> None:
+    """End the process after so long, whatever hangs: the loop, a thread, an exporter."""
+
+    def end() -> None:
+        _LOG.error("shutdown_deadline_passed", seconds=seconds)
+        _leave(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+async def _work(settings: Settings, health: Health, begun: asyncio.Future[Worker]) -> None:
+    from toktier_stream.pipeline.open import broker_of
+    from toktier_stream.pipeline.worker import Worker
+    from toktier_stream.session.engines import open_registry
+
+    registry = await _in_daemon_thread(
+        lambda: open_registry(settings.tokenizers, settings.default_tokenizer)
+    )
     broker = broker_of(settings)
     await broker.start()
     try:
-        worker = Worker(settings, broker, registry)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, worker.stop)
+        worker = Worker(settings, broker, registry, health)
+        begun.set_result(worker)
         await worker.run()
     finally:
         await broker.stop()
+
+
+async def _in_daemon_thread(call: Callable[[], T]) -> T:
+    """Run a call without holding up the loop, nor the end of the process."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, failed = None, None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
+            failed = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=run, name="load", daemon=True).start()
+    return await done

@@ -53,7 +53,7 @@ class RejectLimit:
 
     def _slide(self) -> int:
         """Forget what has left the window; returns the step it is now."""
-        step = int(self._clock() / self._window_s * _STEPS)
+        step = int(self._clock() // (self._window_s / _STEPS))
         while self._counts and self._counts[0][0] <= step - _STEPS:
             _, (records, rejected) = self._counts.popleft()
             self._records -= records
