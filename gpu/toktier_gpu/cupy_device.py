@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 from itertools import pairwise
 from typing import Any, Final
 
@@ -11,6 +12,9 @@ import numpy as np
 
 from toktier_gpu import sources
 from toktier_gpu.device import Buffer, DeviceError, Launch, Plan, Raw
+from toktier_gpu.nvrtc import OPTIONS
+
+log = logging.getLogger(__name__)
 
 BLOCKS_PER_MULTIPROCESSOR: Final = 8
 """Of 256 threads: all that a multiprocessor can hold."""
@@ -19,15 +23,16 @@ BLOCKS_PER_MULTIPROCESSOR: Final = 8
 class CupyDevice:
     """One GPU. See :class:`toktier_gpu.device.Device`.
 
-    A plan is launched kernel by kernel the first time (that loads the code), then captured, then
-    replayed. Nothing is allocated on the device after construction of the encoder.
+    A plan is launched kernel by kernel the first time (that loads the code: CUDA loads it lazily,
+    which a capture would not stand), then captured, then replayed. Where capturing fails, plans go
+    on being launched. Nothing is allocated on the device after construction of the encoder.
     """
 
     def __init__(self, number: int = 0, graphs: bool = True) -> None:
         """Raises DeviceError if there is no CuPy, no GPU, or the kernels do not compile."""
         try:
             self._cupy: Any = importlib.import_module("cupy")
-        except ImportError as error:
+        except (ImportError, OSError, RuntimeError) as error:
             raise DeviceError(f"CuPy cannot be imported (toktier-stream[gpu]): {error}") from error
         self._runtime = self._cupy.cuda.runtime
         self._pinned = self._cupy.cuda.PinnedMemoryPool()
@@ -45,7 +50,7 @@ class CupyDevice:
                 self.name = str(properties["name"].decode())
                 self._blocks = int(properties["multiProcessorCount"]) * BLOCKS_PER_MULTIPROCESSOR
                 source = sources.joined()
-                module = self._cupy.RawModule(code=source, options=("--std=c++17",))
+                module = self._cupy.RawModule(code=source, options=OPTIONS)
                 self._kernels = {
                     kernel.name: (module.get_function(kernel.name), kernel.arguments)
                     for kernel in sources.kernels(source)
@@ -55,12 +60,12 @@ class CupyDevice:
     def _errors(self) -> Any:
         cuda = self._cupy.cuda
         known = (
-            self._runtime.CUDARuntimeError,
-            cuda.driver.CUDADriverError,
+            RuntimeError,  # the runtime's, the driver's and NVRTC's own, and libraries not found
+            OSError,
+            ImportError,
+            MemoryError,
             cuda.compiler.CompileException,
             cuda.memory.OutOfMemoryError,
-            cuda.nvrtc.NVRTCError,
-            ImportError,  # CuPy loads NVRTC on first use
         )
         try:
             yield
@@ -85,7 +90,7 @@ class CupyDevice:
     def upload(self, to: Buffer, data: Raw) -> None:
         kind = self._runtime.memcpyHostToDevice
         with self._errors(), self._device:
-            # Kept until the stream has read it.
+            # Kept until the stream has read it: see synchronize().
             self._staged.append(data)
             self._runtime.memcpyAsync(
                 to.handle + to.offset, data.ctypes.data, len(data), kind, self._stream.ptr
@@ -96,17 +101,30 @@ class CupyDevice:
         with self._errors(), self._device, self._stream:
             if key in self._graphs:
                 self._graphs[key].launch(self._stream)
-            elif key in self._seen and self._use_graphs:
-                self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
-                try:
-                    self._launch(plan)
-                finally:
-                    graph = self._stream.end_capture()
+            elif key not in self._seen or not self._use_graphs:
+                self._launch(plan)
+                self._seen[key] = plan
+            elif (graph := self._captured(plan)) is not None:
                 self._graphs[key] = graph
                 graph.launch(self._stream)
             else:
                 self._launch(plan)
-                self._seen[key] = plan
+
+    def _captured(self, plan: Plan) -> Any | None:
+        """The plan as a graph; None, and no more tries, if the driver will not have it. A capture
+        that fails has run nothing, and leaves the context as it was."""
+        try:
+            self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
+            try:
+                self._launch(plan)
+            finally:
+                # Also after an error, or the stream would stay in capture.
+                graph = self._stream.end_capture()
+        except RuntimeError as error:
+            self._use_graphs = False
+            log.warning("no CUDA graphs on %s: %s", self.name, str(error)[:500])
+            return None
+        return graph
 
     def _launch(self, plan: Plan) -> None:
         for launch in plan.launches:
@@ -153,19 +171,23 @@ class CupyDevice:
         return data
 
     def recover(self) -> bool:
-        """An error of a launch poisons the whole context; of an allocation or a copy, nothing."""
+        """An error of a launch poisons the whole context, for as long as the process lives; one
+        of an allocation or a copy does not."""
         try:
-            with self._errors(), self._device:
-                self._stream.synchronize()
+            self.synchronize()
         except DeviceError:
             return False
         return True
 
     def close(self) -> None:
-        self._graphs.clear()
-        self._memory.clear()
-        self._staged.clear()
-        self._pinned.free_all_blocks()
+        # Nothing may be freed under a copy or a kernel that is still at work.
+        with contextlib.suppress(DeviceError):
+            self.synchronize()
+        with contextlib.suppress(DeviceError), self._errors(), self._device:
+            self._graphs.clear()
+            self._memory.clear()
+            self._staged.clear()
+            self._pinned.free_all_blocks()
 
 
 def _value(argument: Buffer | int, kind: str) -> Any:

@@ -98,35 +98,45 @@ class GpuEncoder:
         """False once the device is given up: everything then goes to the CPU engine."""
         return self._works
 
+    def attempt(self, texts: Sequence[bytes]) -> list[Tokens | Fallback]:
+        """For each UTF-8 text its ids and byte lengths, or why the device leaves it to the CPU
+        (which is counted). Raises nothing.
+
+        The arrays may be views of pinned memory: copy what is to stay for long.
+        """
+        results: list[Tokens | Fallback] = [Fallback.SIZE] * len(texts)
+        for members in self._groups(texts):
+            done = self._try_run([texts[i] for i in members])
+            for number, result in zip(members, _results(done, len(members)), strict=True):
+                results[number] = result
+        self._count(results)
+        return results
+
     def encode(self, texts: Sequence[bytes]) -> Batch:
         """Ids and byte lengths of UTF-8 texts, equal to the reference's on each text alone.
 
         Raises what the CPU engine raises; never DeviceError.
         """
-        parts: list[Tokens | None] = [None] * len(texts)
-        for members in self._groups(texts):
-            done = self._try_run([texts[i] for i in members])
-            if done is None:
-                self._count(Fallback.DEVICE, len(members))
-                continue
-            batch, flags = done
-            if len(members) == len(texts) and not flags.any():
-                return batch
-            for place, number in enumerate(members):
-                if flags[place]:
-                    self._count(_reason(int(flags[place])))
-                else:
-                    parts[number] = batch[place]
+        if len(texts) <= self.limits.texts and sum(map(len, texts)) <= self.limits.bytes:
+            done = self._try_run(texts)
+            if done is not None and not done[1].any():
+                return done[0]  # as it came from the device: nothing is copied
+            results = _results(done, len(texts))
+            self._count(results)
+        else:
+            results = self.attempt(texts)
         return Batch.join(
             [
-                self._cpu.encode(text) if tokens is None else tokens
-                for tokens, text in zip(parts, texts, strict=True)
+                self._cpu.encode(text) if isinstance(result, Fallback) else result
+                for result, text in zip(results, texts, strict=True)
             ]
         )
 
-    def _count(self, reason: Fallback, texts: int = 1) -> None:
+    def _count(self, results: Sequence[Tokens | Fallback]) -> None:
         with self._lock:
-            self._fallbacks[reason] += texts
+            for result in results:
+                if isinstance(result, Fallback):
+                    self._fallbacks[result] += 1
 
     def warm(self) -> None:
         """Run every plan as often as a device needs to replay it at its best.
@@ -145,12 +155,11 @@ class GpuEncoder:
             self._device.close()
 
     def _groups(self, texts: Sequence[bytes]) -> Iterator[list[int]]:
-        """Numbers of texts that fit a batch together, in order."""
+        """Numbers of texts that fit a batch together, in order; none of a text above a batch."""
         members: list[int] = []
         size = 0
         for number, text in enumerate(texts):
             if len(text) > self.limits.bytes:
-                self._count(Fallback.SIZE)
                 continue
             if size + len(text) > self.limits.bytes or len(members) == self.limits.texts:
                 yield members
@@ -211,6 +220,14 @@ class GpuEncoder:
             at += len(text)
         data[at:] = 0
         return data
+
+
+def _results(done: tuple[Batch, Flags] | None, texts: int) -> list[Tokens | Fallback]:
+    """What a launch came to, by text; None: the device failed."""
+    if done is None:
+        return [Fallback.DEVICE] * texts
+    batch, flags = done
+    return [_reason(int(flags[i])) if flags[i] else batch[i] for i in range(texts)]
 
 
 def _reason(flags: int) -> Fallback:

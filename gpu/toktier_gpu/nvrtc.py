@@ -19,6 +19,9 @@ from toktier_gpu import sources
 from toktier_gpu.device import DeviceError
 
 OPTIONS: Final = ("--std=c++17",)
+"""What we ask of the compiler."""
+CUPY_OPTIONS: Final = ("-ftz=true", "--device-as-default-execution-space")
+"""What CuPy adds."""
 ARCHITECTURES: Final = (80, 90, 120)
 """Compute capabilities that must compile where the compiler knows them."""
 
@@ -66,7 +69,7 @@ class Nvrtc:
     def compile(self, source: str, architecture: int) -> bytes:
         """Machine code (a CUBIN) of a translation unit. Raises DeviceError with the compiler's
         words; warnings count as errors."""
-        options = [*OPTIONS, f"--gpu-architecture=sm_{architecture}"]
+        options = [*OPTIONS, *CUPY_OPTIONS, f"--gpu-architecture=sm_{architecture}"]
         program = ctypes.c_void_p()
         text = source.encode()
         self._call("nvrtcCreateProgram", ctypes.byref(program), text, b"toktier.cu", 0, None, None)

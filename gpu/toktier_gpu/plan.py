@@ -20,6 +20,11 @@ COUNTS: Final = 16
 PADDING: Final = 64
 """Bytes behind the texts that kernels may read."""
 
+MOST_BYTES: Final = 1 << 30
+"""Kernels count bytes, and step over them by whole grids, in 32 bits."""
+MOST_PIECE: Final = 1 << 16
+"""A block's symbols then fit the 48 KiB of shared memory that a launch may ask for unbidden."""
+
 SEGMENTS, PIECES, TOKENS = 0, 1, 7
 """Places in the counts."""
 
@@ -42,6 +47,12 @@ class Limits:
     """Bytes over which added tokens may overlap each other: one thread walks them."""
     buckets: tuple[int, ...] = (1 << 16, 1 << 20, 1 << 23)
     """Smaller capacities with plans of their own."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes <= MOST_BYTES:
+            raise ValueError(f"a batch of {self.bytes} bytes: at most {MOST_BYTES}")
+        if not (self.texts > 0 and 0 < self.piece <= MOST_PIECE):
+            raise ValueError(f"{self.texts} texts, pieces of {self.piece} of at most {MOST_PIECE}")
 
 
 class Buffers:
@@ -172,7 +183,7 @@ def make_plan(
         "merge_medium", capacity, b.text, b.medium_items, b.counts, *merging, b.tok,
         shared=4 * 4 * 34 * (THREADS // 32),
     )  # fmt: skip
-    most_words = limits.piece // 32
+    most_words = -(-limits.piece // 32)
     launches.append(
         Launch(
             "merge_long",

@@ -10,6 +10,7 @@ import os
 import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final
@@ -17,7 +18,7 @@ from typing import IO, Final
 import numpy as np
 
 from toktier_gpu import sources
-from toktier_gpu.device import Buffer, DeviceError, Plan, Raw
+from toktier_gpu.device import Buffer, DeviceError, Launch, Plan, Raw
 
 FOLDER: Final = Path(__file__).parent / "shim"
 HEADER: Final = "cuda_shim.hpp"
@@ -188,21 +189,41 @@ class ShimDevice:
 
     def run(self, plan: Plan) -> None:
         for launch in plan.launches:
-            name = launch.kernel.encode()
-            command = [b"L", bytes((len(name),)), name]
-            command.append(struct.pack("<III", launch.grid, launch.block, launch.shared))
-            command.append(bytes((len(launch.arguments),)))
-            command += [_argument(a) for a in launch.arguments]
-            self._send(b"".join(command))
-            if self._receive(1) != b"\0":
-                size = struct.unpack("<I", self._receive(4))[0]
-                words = self._receive(size).decode()
-                self.close()
-                raise DeviceError(f"{launch.kernel}: {words}")
+            self._launch(launch)
+
+    def _launch(self, launch: Launch) -> None:
+        name = launch.kernel.encode()
+        command = [b"L", bytes((len(name),)), name]
+        command.append(struct.pack("<III", launch.grid, launch.block, launch.shared))
+        command.append(bytes((len(launch.arguments),)))
+        command += [_argument(a) for a in launch.arguments]
+        self._send(b"".join(command))
+        if self._receive(1) != b"\0":
+            size = struct.unpack("<I", self._receive(4))[0]
+            words = self._receive(size).decode()
+            self.close()
+            raise DeviceError(f"{launch.kernel}: {words}")
 
     def download(self, source: Buffer, size: int) -> Raw:
         self._send(b"G" + struct.pack("<IQQ", source.handle, source.offset, size))
         return np.frombuffer(self._receive(size), dtype=np.uint8)
+
+    def synchronize(self) -> None:
+        """Nothing is ever under way here."""
+
+    def profile(self, plan: Plan, repeats: int = 1) -> list[tuple[str, float]]:
+        """Each launch of a plan on what is uploaded now: kernel and median microseconds, of one
+        CPU core."""
+        times: list[list[float]] = [[] for _ in plan.launches]
+        for _ in range(repeats):
+            for taken, launch in zip(times, plan.launches, strict=True):
+                start = time.perf_counter()
+                self._launch(launch)
+                taken.append(1e6 * (time.perf_counter() - start))
+        return [
+            (launch.kernel, sorted(taken)[len(taken) // 2])
+            for launch, taken in zip(plan.launches, times, strict=True)
+        ]
 
     def recover(self) -> bool:
         return False

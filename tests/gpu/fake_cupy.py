@@ -31,14 +31,19 @@ def _buffer(address: int) -> Buffer:
 
 
 class Cuda:
-    """One fake card."""
+    """One fake card. Like a real one it works behind the caller: copies and launches are done when
+    the stream is waited for, errors are met there, and stay."""
 
     def __init__(self, shim: ShimDevice) -> None:
         self.shim = shim
+        self.queue: list[Callable[[], None]] = []
         self.captured: list[Launch] | None = None
         self.captures = 0
         self.replays = 0
+        self.loaded: set[str] = set()
         self.failing = False
+        self.captures_fail = False
+        self.no_compiler = False
 
     def do(self, action: Callable[[], Any]) -> Any:
         """Run an action of the shim, with its errors as the runtime's."""
@@ -49,18 +54,59 @@ class Cuda:
         except DeviceError as error:
             raise CudaError(str(error)) from error
 
+    def not_capturing(self) -> None:
+        """What may not be called while a stream captures."""
+        if self.captured is not None:
+            self.captured = None
+            raise CudaError("cudaErrorStreamCaptureUnsupported")
+
     def launch(self, launches: Sequence[Launch]) -> None:
-        """Run now."""
-        self.do(lambda: self.shim.run(Plan(0, tuple(launches))))
+        """Queue kernels."""
+        plan = Plan(0, tuple(launches))
+        self.queue.append(lambda: self.do(lambda: self.shim.run(plan)))
 
     def copy(self, to: int, source: int, size: int, kind: int, stream: int) -> None:
-        """cudaMemcpyAsync."""
-        if kind == 1:
+        """cudaMemcpyAsync: the host's memory is read or written when the copy's turn comes."""
+        self.not_capturing()
+
+        def up() -> None:
             data = np.frombuffer(ctypes.string_at(source, size), dtype=np.uint8)
             self.do(lambda: self.shim.upload(_buffer(to), data))
-        else:
+
+        def down() -> None:
             found = self.do(lambda: self.shim.download(_buffer(source), size))
             ctypes.memmove(to, found.ctypes.data, size)
+
+        self.queue.append(up if kind == 1 else down)
+
+    def synchronize(self) -> None:
+        """cudaStreamSynchronize."""
+        self.not_capturing()
+        self.do(lambda: None)
+        while self.queue:
+            self.queue.pop(0)()
+
+
+class _Pinned:
+    """A pool whose memory is overwritten when it is given back, and handed out again."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[Any]] = {}
+
+    def malloc(self, size: int) -> Any:
+        room = 1 << max(9, (size - 1).bit_length())
+        idle = self._free.setdefault(room, [])
+        memory = idle.pop() if idle else bytearray(room)
+
+        def give_back(block: object) -> None:
+            memory[:] = b"\xdd" * room
+            idle.append(memory)
+
+        block = type("Block", (ctypes.c_ubyte * room,), {"__del__": give_back})
+        return block.from_buffer(memory)
+
+    def free_all_blocks(self) -> None:
+        self._free.clear()
 
 
 class _Context:
@@ -86,12 +132,13 @@ def module(card: Cuda, source: str | None = None) -> ModuleType:
 
         def end_capture(self) -> Any:
             launches, card.captured = card.captured, None
-            assert launches is not None
+            if launches is None or card.captures_fail:
+                raise CudaError("cudaErrorStreamCaptureInvalidated")
             card.captures += 1
             return Graph(launches)
 
         def synchronize(self) -> None:
-            card.do(lambda: None)
+            card.synchronize()
 
     class Graph:
         def __init__(self, launches: list[Launch]) -> None:
@@ -103,6 +150,8 @@ def module(card: Cuda, source: str | None = None) -> ModuleType:
 
     class RawModule:
         def __init__(self, code: str, options: tuple[str, ...]) -> None:
+            if card.no_compiler:
+                raise RuntimeError("CuPy failed to load libnvrtc.so.12")
             assert code == sources.joined()
 
         def get_function(self, name: str) -> Any:
@@ -115,23 +164,20 @@ def module(card: Cuda, source: str | None = None) -> ModuleType:
                     values.append(_buffer(int(value)) if kind.endswith("*") else int(value))
                 launch = Launch(name, grid[0], block[0], shared_mem, tuple(values))
                 if card.captured is None:
+                    card.loaded.add(name)
                     card.launch([launch])
                 else:
+                    # Code is loaded by a kernel's first launch: nothing that a capture stands.
+                    assert name in card.loaded
                     card.captured.append(launch)
 
             return run
 
     class Memory:
         def __init__(self, size: int) -> None:
+            card.not_capturing()
             buffer = card.do(lambda: card.shim.allocate(size))
             self.ptr = (buffer.handle + 1) * _STEP
-
-    class PinnedMemoryPool:
-        def malloc(self, size: int) -> Any:
-            return (ctypes.c_ubyte * size)()
-
-        def free_all_blocks(self) -> None:
-            return None
 
     class Event:
         def record(self, stream: Stream) -> None:
@@ -148,13 +194,12 @@ def module(card: Cuda, source: str | None = None) -> ModuleType:
     cuda.runtime.streamCaptureModeRelaxed = 2
     properties = {"name": b"fake", "multiProcessorCount": 1}
     cuda.runtime.getDeviceProperties = lambda number: properties
-    for name in ("driver", "compiler", "memory", "nvrtc"):
+    for name in ("compiler", "memory"):
         setattr(cuda, name, ModuleType(name))
-    cuda.driver.CUDADriverError = cuda.nvrtc.NVRTCError = CudaError
     cuda.compiler.CompileException = CudaError
     cuda.memory.OutOfMemoryError = MemoryError
     cuda.memory.Memory = Memory
-    cuda.PinnedMemoryPool = PinnedMemoryPool
+    cuda.PinnedMemoryPool = _Pinned
     cuda.Device = lambda number: _Context()
     cuda.Stream = Stream
     cuda.Event = Event

@@ -63,6 +63,46 @@ def test_without_graphs(card: Cuda, small: Subject) -> None:
     assert card.captures == 0
 
 
+def test_where_capturing_fails_plans_are_launched(card: Cuda, small: Subject) -> None:
+    """One failed capture costs its graph, not the device."""
+    card.captures_fail = True
+    encoder = small.encoder(CupyDevice(), SMALL)
+    assert [same(small, encoder) for _ in range(4)] == [True] * 4
+    assert card.replays == 0
+    assert not any(encoder.fallbacks.values())
+    assert encoder.works
+
+
+def test_without_a_kernel_compiler(card: Cuda) -> None:
+    """CuPy without NVRTC says so by an error of Python's own."""
+    card.no_compiler = True
+    with pytest.raises(DeviceError, match="libnvrtc"):
+        CupyDevice()
+
+
+def test_results_outlive_later_batches(card: Cuda, small: Subject) -> None:
+    """Pinned memory goes back to its pool with the arrays in it, not before."""
+    encoder = small.encoder(CupyDevice(), SMALL)
+    expected = [small.reference.encode(text) for text in TEXTS]
+    kept = [encoder.encode(TEXTS) for _ in range(4)]
+    encoder.encode([b"something else " * 300])
+    for batch in kept:
+        for i, tokens in enumerate(expected):
+            assert np.array_equal(batch[i].ids, tokens.ids)
+            assert np.array_equal(batch[i].lengths, tokens.lengths)
+
+
+def test_closing_waits_for_the_stream(card: Cuda, small: Subject) -> None:
+    """Nothing is freed under work that was started; and closing never raises."""
+    device = CupyDevice()
+    encoder = small.encoder(device, SMALL)
+    device.run(encoder.plans[0])
+    device.close()
+    assert not card.queue
+    card.failing = True
+    device.close()
+
+
 def test_an_error_of_the_runtime_goes_to_the_cpu(card: Cuda, small: Subject) -> None:
     """A context that a launch has poisoned is given up; the caller does not notice."""
     encoder = small.encoder(CupyDevice(), SMALL)

@@ -132,6 +132,47 @@ def test_over_long_segments_and_pieces_go_to_the_cpu(small: Subject) -> None:
     of.close()
 
 
+@pytest.mark.parametrize("piece", [130, 1000, 1023, 1025])
+def test_pieces_at_a_limit_of_any_size(small: Subject, piece: int) -> None:
+    """A block has room for as many places as the limit lets through."""
+    of = device("address")
+    encoder = small.encoder(of, Limits(bytes=1 << 13, texts=64, buckets=(), piece=piece))
+    texts = [b"e" * piece, b"e" * (piece - 1), b"e" * (piece + 1)]
+    assert_exact(encoder.encode(texts), small.reference, texts)
+    assert encoder.works
+    assert {f: n for f, n in encoder.fallbacks.items() if n} == {Fallback.PIECE: 1}
+    of.close()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"bytes": 0}, {"bytes": (1 << 30) + 1}, {"piece": (1 << 16) + 1}, {"texts": 0}]
+)
+def test_limits_beyond_the_kernels_are_refused(wrong: dict[str, int]) -> None:
+    """32-bit places, 48 KiB of shared memory."""
+    with pytest.raises(ValueError, match=r"at most|texts"):
+        Limits(**wrong)
+
+
+def test_what_is_left_is_named(small: Subject) -> None:
+    """An attempt gives tokens or a reason, text by text, and leaves the rest to its caller."""
+    of = Broken(heals=True)
+    encoder = GpuEncoder(small.tables, small.cpu, of, SMALL)
+    texts = [b"fine", b"", b"x" * (SMALL.bytes + 1), b"also fine"]
+    first, empty, large, last = encoder.attempt(texts)
+    assert large is Fallback.SIZE
+    for result, text in ((first, texts[0]), (empty, texts[1]), (last, texts[3])):
+        assert not isinstance(result, Fallback)
+        assert np.array_equal(result.ids, small.reference.encode(text).ids)
+    of.fails = True
+    assert encoder.attempt(texts) == [
+        Fallback.DEVICE, Fallback.DEVICE, Fallback.SIZE, Fallback.DEVICE
+    ]  # fmt: skip
+    assert {f: n for f, n in encoder.fallbacks.items() if n} == {
+        Fallback.DEVICE: 3, Fallback.SIZE: 2
+    }  # fmt: skip
+    of.close()
+
+
 def test_added_tokens_that_overlap_without_end_go_to_the_cpu() -> None:
     """A group of overlapping literals that one thread would have to walk alone has a limit."""
     tested = made([(b"a", b"b")], raw=("éé", "é"))
