@@ -92,6 +92,7 @@ updates = st.builds(
     evidence=st.none() | evidences,
     timings=st.none() | st.builds(Timings, counts, counts, counts),
     closed=st.booleans(),
+    source_offset=positions,
 )
 
 checks = st.builds(

@@ -21,6 +21,7 @@ class TokenBuffer:
         self._length = 0
         self.digest = digests.EMPTY
         self.revision = 0
+        self.source_offset = -1  # of the update applied last
 
     @property
     def ids(self) -> npt.NDArray[np.uint32]:
@@ -64,3 +65,4 @@ class TokenBuffer:
         self._length = total
         self.digest = digest
         self.revision = update.revision
+        self.source_offset = update.source_offset

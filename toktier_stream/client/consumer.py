@@ -23,6 +23,7 @@ from toktier_stream.wire.parts import Failure, UpdateJoiner
 from toktier_stream.wire.refusal import WireError
 
 _LOG = telemetry.logger(__name__)
+_CLOSED_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class TokenConsumer:
         )
         self._buffers: OrderedDict[str, TokenBuffer] = OrderedDict()
         self._bytes = 0
+        self._closed: OrderedDict[str, int] = OrderedDict()  # the source offset of each close
         self._pending: deque[Record] = deque()
         self._reader: Reader | None = None
         self._member: GroupConsumer | None = None
@@ -227,13 +229,15 @@ class TokenConsumer:
 
     async def _apply(self, update: TokenUpdate) -> SessionTokens | None:
         session_id = update.session_id
-        if update.closed:
-            self._forget(session_id)
-            return SessionTokens(session_id, update.revision, np.empty(0, np.uint32), update)
         buffer = self._buffers.get(session_id)
-        if buffer is not None and _known(buffer, update):
+        closed_at = self._closed.get(session_id, -1)
+        if 0 <= update.source_offset <= closed_at or (buffer and _known(buffer, update)):
             self.duplicates += 1
             return None
+        if update.closed:
+            self._forget(session_id)
+            self._note_closed(update)
+            return SessionTokens(session_id, update.revision, np.empty(0, np.uint32), update)
         if buffer is None:
             buffer = TokenBuffer()
         before = self._held(session_id)
@@ -272,6 +276,14 @@ class TokenConsumer:
         if buffer is not None:
             self._bytes -= buffer.nbytes
 
+    def _note_closed(self, update: TokenUpdate) -> None:
+        """Late repeats of what a session was before its close must not bring it back."""
+        if update.source_offset >= 0:
+            self._closed[update.session_id] = update.source_offset
+            self._closed.move_to_end(update.session_id)
+            if len(self._closed) > _CLOSED_KEPT:
+                self._closed.popitem(last=False)
+
     def _trim(self, current: str) -> None:
         """Drop the least recently updated sessions; their next update asks for a resync."""
         while self._bytes > self._options.max_memory_bytes and len(self._buffers) > 1:
@@ -292,8 +304,14 @@ def _resent(update: TokenUpdate) -> bool:
 
 
 def _known(buffer: TokenBuffer, update: TokenUpdate) -> bool:
-    """A repeat of what is here already. A whole stream with a lower revision is none: a session
-    that was forgotten may start again."""
-    if update.revision == buffer.revision:
-        return update.digest == buffer.digest
-    return update.revision < buffer.revision and not _whole(update)
+    """A repeat of what is here already: of this event, or of an earlier one.
+
+    Workers that do not tell the event's offset are of an older release. A whole stream with a
+    lower revision is then taken for a session that was forgotten and started again.
+    """
+    if update.source_offset >= 0 and buffer.source_offset >= 0:
+        if update.source_offset <= buffer.source_offset:
+            return True
+    elif update.revision < buffer.revision:
+        return not _whole(update)
+    return update.revision == buffer.revision and update.digest == buffer.digest

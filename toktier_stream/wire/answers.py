@@ -90,6 +90,8 @@ def encode_update_value(update: TokenUpdate) -> bytes:
         m.closed = True
     if update.parts != 1:
         m.part, m.parts = update.part, update.parts
+    if update.source_offset >= 0:
+        m.source_offset = update.source_offset
     e = update.evidence
     if e is not None:
         m.evidence.SetInParent()
@@ -160,6 +162,7 @@ def decode_update(key: bytes | None, value: bytes | None, headers: Headers) -> T
         closed=m.closed,
         part=m.part,
         parts=parts,
+        source_offset=m.source_offset if m.HasField("source_offset") else -1,
     )
 
 

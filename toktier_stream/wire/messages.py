@@ -104,7 +104,8 @@ class Timings:
 @dataclass(frozen=True, slots=True)
 class TokenUpdate:
     """The answer to one event: keep the first ``keep`` tokens, then ``ids``, then the last
-    ``tail`` tokens of the old stream. ``token_ids`` is little-endian u32."""
+    ``tail`` tokens of the old stream. ``token_ids`` is little-endian u32. ``source_offset`` is the
+    answered record's place in its input partition; -1 where it is not known."""
 
     session_id: str
     revision: int
@@ -127,6 +128,7 @@ class TokenUpdate:
     part: int = 0
     parts: int = 1
 
+    source_offset: int = -1
 
 class Verdict(StrEnum):
     """What the shadow verifier found."""
