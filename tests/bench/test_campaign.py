@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from toktier_stream.bench.campaign import Campaign, Report
 from toktier_stream.session.engines import open_tokenizer
+from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Tokens
 from toktier_stream.tokenizer.registry import Entry
 from toktier_stream.tokenizer.shipped import shipped_path
 
-ROUNDS = 14  # two of each kind
+ROUNDS = 10  # each kind at least once
 
 
 class Faulty:
@@ -41,6 +43,12 @@ class Faulty:
         return cut if cut < 0 or not self._cut else max(low, cut - self._cut)
 
 
+def divides_badly(encoder: FastEncoder) -> FastEncoder:
+    """The real encoder, dividing where only one-sided cuts are."""
+    matcher = replace(encoder.compiled.matcher, two_sided=encoder.compiled.matcher.one_sided)
+    return FastEncoder(encoder.fingerprint, replace(encoder.compiled, matcher=matcher).frozen())
+
+
 @pytest.fixture
 def entry():
     return open_tokenizer(shipped_path())
@@ -53,7 +61,7 @@ def test_the_engine_passes(entry):
         campaign.round()
     r = campaign.report
     assert r.divergences == []
-    assert min(r.strings, r.chars, r.cuts, r.splices, r.code_points) > 20
+    assert min(r.strings, r.chars, r.cuts, r.splices, r.code_points, r.piece_texts) > 20
 
 
 @pytest.mark.parametrize(
@@ -75,6 +83,16 @@ def test_planted_faults_are_found(entry, fault, kinds, monkeypatch):
     assert {d["kind"] for d in campaign.report.divergences} <= kinds
 
 
+def test_one_sided_cuts_do_not_divide(entry, monkeypatch):
+    """Parts between cuts that are safe on the right side only are not the whole's tokens."""
+    broken = divides_badly(entry.encoder)
+    monkeypatch.setattr(Entry, "encoder", property(lambda self: broken))
+    campaign = Campaign(entry)
+    while not campaign.exhausted:
+        campaign.round()
+    assert {d["kind"] for d in campaign.report.divergences} >= {"cut", "pieces"}
+
+
 def test_a_report_is_continued_only_by_the_same_campaign(entry):
     """Rounds go on where they stopped; another seed starts anew."""
     first = Campaign(entry, seed=3)
@@ -91,7 +109,7 @@ def test_the_command_compares_files_and_exits_by_what_it_found(tmp_path, entry):
     report = tmp_path / "report.json"
     command = [
         *(sys.executable, "-m", "toktier_stream", "verify", str(shipped_path()), str(text)),
-        *("--chars", "1000", "--report", str(report), "--json"),
+        *("--strings", "500", "--cuts", "1", "--report", str(report), "--json"),
     ]
     for _ in range(2):
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
@@ -99,5 +117,7 @@ def test_the_command_compares_files_and_exits_by_what_it_found(tmp_path, entry):
         found = json.loads(done.stdout)
         assert found["real_chars"] == len(text.read_text())
         assert found["chars"] >= found["real_chars"]
+        assert found["strings"] >= 500
+        assert found["cuts"] >= 1
     assert json.loads(report.read_text()) == found
     assert found["divergences"] == []

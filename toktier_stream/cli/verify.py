@@ -23,7 +23,9 @@ def verify(
         list[Path] | None,
         typer.Argument(help="Texts to compare too; folders are searched.", exists=True),
     ] = None,
-    chars: Annotated[int, typer.Option(min=0, help="Stop after so many generated characters.")] = 0,
+    chars: Annotated[int, typer.Option(min=0, help="Compare so many characters at least.")] = 0,
+    strings: Annotated[int, typer.Option(min=0, help="Compare so many strings at least.")] = 0,
+    cuts: Annotated[int, typer.Option(min=0, help="Try so many cuts at least.")] = 0,
     minutes: Annotated[float, typer.Option(min=0, help="Stop after so many minutes.")] = 0,
     seed: Annotated[int, typer.Option(help="Another seed gives other texts.")] = 0,
     report: Annotated[
@@ -34,7 +36,8 @@ def verify(
     """Hold the engine against the reference: random strings, code points, runs, cuts, sessions,
     and the given files; ids and byte lengths.
 
-    With neither --chars nor --minutes nor files: one minute. Exit code 1 if anything differs.
+    Goes on until all of --chars, --strings and --cuts are reached, at most for --minutes; with
+    none of these and no files for one minute. Exit code 1 if anything differs.
     """
     with worker_extra():
         from toktier_stream.bench.campaign import Campaign, Report
@@ -48,7 +51,9 @@ def verify(
             raise ToktierError(Code.CONFIG_INVALID, f"{report}: not a report") from error
     campaign = Campaign(entry, seed, earlier)
     texts = [f for place in files or [] for f in _files(place)]
-    if not (chars or minutes or texts):
+    goals = {"chars": chars, "strings": strings, "cuts": cuts}
+    wanted = sum(goals.values())
+    if not (wanted or minutes or texts):
         minutes = 1.0
     deadline = time.monotonic() + minutes * 60 if minutes else None
     console = Console(stderr=True)
@@ -63,7 +68,10 @@ def verify(
     def going() -> bool:
         if campaign.exhausted or (deadline is not None and time.monotonic() > deadline):
             return False
-        return campaign.report.chars < chars if chars else deadline is not None
+        return reached() < wanted if wanted else deadline is not None
+
+    def reached() -> int:
+        return sum(min(getattr(campaign.report, what), goal) for what, goal in goals.items())
 
     with Progress(console=console, disable=not console.is_terminal) as bar:
         for file in texts:
@@ -71,11 +79,11 @@ def verify(
             for done in campaign.file(file):
                 bar.update(task, completed=done)
             save()
-        task = bar.add_task("generated", total=chars or None)
+        task = bar.add_task("generated", total=wanted or None)
         saved = time.monotonic()
         while going():
             campaign.round()
-            bar.update(task, completed=campaign.report.chars)
+            bar.update(task, completed=reached() if wanted else campaign.report.rounds)
             if time.monotonic() - saved > 10:
                 saved = time.monotonic()
                 save()
@@ -87,6 +95,7 @@ def verify(
         typer.echo(
             f"{r.engine} against {r.reference}: {r.strings:,} strings, {r.chars:,} characters "
             f"({r.real_chars:,} of files), {r.code_points:,} code points, {r.cuts:,} cuts, "
+            f"{r.piece_texts:,} texts and {r.piece_cuts:,} cuts of the pre-tokenizer, "
             f"{r.splices:,} splices in {r.seconds:.0f} s: {len(r.divergences)} divergences"
         )
         for found in r.divergences:

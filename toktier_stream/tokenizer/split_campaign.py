@@ -33,9 +33,15 @@ jamo, joiners, emoji, unassigned code points."""
 class RandomText:
     """Random texts that favour what the tables tell apart. The same seed gives the same texts."""
 
-    def __init__(self, tables: MatcherTables, seed: int) -> None:
+    def __init__(self, tables: MatcherTables, seed: int, classes: list[str] | None = None) -> None:
+        """``classes``: what :meth:`members` gave for these tables; saves the time of asking."""
         self._choose = random.Random(seed)
-        self._classes = sample_members(tables, each=24)
+        self._classes = self.members(tables) if classes is None else classes
+
+    @staticmethod
+    def members(tables: MatcherTables) -> list[str]:
+        """Some characters of each class."""
+        return sample_members(tables, each=24)
 
     def text(self, most: int) -> str:
         """A text of about 1 to ``most`` characters."""
@@ -86,10 +92,17 @@ _Pieces = list[tuple[str, int, int]]
 class Campaign:
     """One pre-tokenizer under test."""
 
-    def __init__(self, spec: Mapping[str, Any] | None, tables: MatcherTables, seed: int) -> None:
+    def __init__(
+        self,
+        spec: Mapping[str, Any] | None,
+        tables: MatcherTables,
+        seed: int,
+        classes: list[str] | None = None,
+    ) -> None:
+        """``classes`` as :class:`RandomText`."""
         self._tables = tables
         self._reference = ReferencePieces(spec)
-        self._texts = RandomText(tables, seed)
+        self._texts = RandomText(tables, seed, classes)
         self._choose = random.Random(seed + 1)
 
     def run(self, cuts: int, most: int = 24) -> Report:
