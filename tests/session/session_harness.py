@@ -15,7 +15,7 @@ from tokenizers.trainers import BpeTrainer
 sys.path.append(str(Path(__file__).parent.parent / "incremental"))
 from incremental_onepiece import LETTERS, artifact, spec
 
-from toktier_stream.session import page, record, splice, tree
+from toktier_stream.session import end, page, paged, splice, tree
 from toktier_stream.session.record import Change, Session
 from toktier_stream.session.store import Store
 from toktier_stream.tokenizer.artifact import Artifact
@@ -86,7 +86,9 @@ def build(path: Path, pattern: str, normalizer: normalizers.Normalizer | None) -
 def make_small(patch: pytest.MonkeyPatch) -> None:
     """Pages of about 70 bytes, nodes of 4 children, windows of 8 characters."""
     patch.setattr(page, "_ROOM", 60)
-    patch.setattr(record, "PAGE_BYTES", 70)
+    patch.setattr(paged, "PAGE_BYTES", 70)
+    patch.setattr(end, "LEAST", 16)
+    patch.setattr(end, "MOST", 120)
     patch.setattr(tree, "FAN", 4)
     patch.setattr(splice, "FIRST_WINDOW", 8)
 

@@ -11,7 +11,9 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.extending import intrinsic
 
 from toktier_stream.wire import digest
 
@@ -29,26 +31,35 @@ def _kernel(function: F) -> F:
 _P: Final = np.uint64(digest.PRIME)
 _BASE: Final = np.uint64(digest.BASE)
 _INVERSE: Final = np.uint64(pow(digest.BASE, -1, digest.PRIME))
+_BASE_2: Final = np.uint64(pow(digest.BASE, 2, digest.PRIME))
+_BASE_3: Final = np.uint64(pow(digest.BASE, 3, digest.PRIME))
+_BASE_4: Final = np.uint64(pow(digest.BASE, 4, digest.PRIME))
 _ONE: Final = np.uint64(1)
 _ZERO: Final = np.uint64(0)
-_S3: Final = np.uint64(3)
-_S29: Final = np.uint64(29)
-_S32: Final = np.uint64(32)
 _S61: Final = np.uint64(61)
-_M29: Final = np.uint64((1 << 29) - 1)
-_M32: Final = np.uint64((1 << 32) - 1)
+
+
+def _multiplied(context: Any, a: Any, b: Any) -> Any:
+    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide, word = ir.IntType(128), ir.IntType(64)
+        left, right = (builder.zext(x, wide) for x in arguments)
+        product = builder.mul(left, right)
+        low = builder.and_(builder.trunc(product, word), ir.Constant(word, digest.PRIME))
+        high = builder.trunc(builder.lshr(product, ir.Constant(wide, 61)), word)
+        return builder.add(low, high)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+_product: Any = intrinsic(_multiplied)
+"""The low 61 bits of a · b plus what stands above them, for a · b below 2^125: congruent to the
+product modulo 2^61 - 1. One 128-bit multiplication."""
 
 
 @_kernel
 def _mul(a: Any, b: Any) -> Any:
-    """a · b modulo 2^61 - 1 for a, b below it, without 128-bit products."""
-    a1, a0 = a >> _S32, a & _M32
-    b1, b0 = b >> _S32, b & _M32
-    middle = a1 * b0 + a0 * b1
-    low = a0 * b0
-    # 2^64 = 8 and middle · 2^32 = (middle >> 29) · 2^61 + …: all sums stay below 2^63.
-    total = ((a1 * b1) << _S3) + (middle >> _S29) + ((middle & _M29) << _S32)
-    total += (low & _P) + (low >> _S61)
+    """a · b modulo 2^61 - 1, below it, for a · b below 2^124."""
+    total = _product(a, b)
     total = (total & _P) + (total >> _S61)
     if total >= _P:
         total -= _P
@@ -68,10 +79,28 @@ def _power(base: Any, exponent: Any) -> Any:
 
 @_kernel
 def _extend(value: Any, ids: Any) -> Any:
-    for i in range(ids.shape[0]):
+    n = ids.shape[0]
+    i = 0
+    # Four tokens at a time: one multiplication waits for another only once in four.
+    while i + 4 <= n:
+        a = _product(value, _BASE_4)
+        b = _product(np.uint64(ids[i]) + _ONE, _BASE_3)
+        c = _product(np.uint64(ids[i + 1]) + _ONE, _BASE_2)
+        d = _product(np.uint64(ids[i + 2]) + _ONE, _BASE)
+        # ``value`` is below 2^61 + 4, so a product is below 2^62 + 2^33 and no sum passes 2^64.
+        total = (a & _P) + (a >> _S61) + (b & _P) + (b >> _S61)
+        total += (c & _P) + (c >> _S61)
+        total = (total & _P) + (total >> _S61) + (d & _P) + (d >> _S61) + np.uint64(ids[i + 3])
+        total += _ONE
+        value = (total & _P) + (total >> _S61)
+        i += 4
+    if value >= _P:
+        value -= _P
+    while i < n:
         value = _mul(value, _BASE) + np.uint64(ids[i]) + _ONE
         if value >= _P:
             value -= _P
+        i += 1
     return value
 
 
@@ -213,6 +242,41 @@ def measure(ids: Any, lengths: Any) -> Any:
         longest = max(longest, length)
         largest = max(largest, np.int64(ids[i]))
     return total, longest, largest
+
+
+@_kernel
+def last_tokens(lengths: Any, least: Any) -> Any:
+    """The index of the last tokens that cover ``least`` bytes, and how many they cover; (0, 0) if
+    there are fewer. Not between tokens of length 0 and the one that completes their character."""
+    size: Any = 0
+    i = lengths.shape[0]
+    while i > 0:
+        i -= 1
+        size += np.int64(lengths[i])
+        if size >= least and i > 0 and lengths[i - 1] > 0:
+            return i, size
+    return 0, 0
+
+
+@_kernel
+def match_end(
+    old_ids: Any, old_lengths: Any, old_position: Any, new_ids: Any, new_lengths: Any,
+    new_position: Any, room_left: Any, room_right: Any, value: Any,
+) -> Any:  # fmt: skip
+    """As :func:`match` for tokens at the end of a stream with digest ``value``, and what becomes of
+    it: the digest once the fresh tokens take over at the end of the run, and how many bytes all
+    fresh tokens cover."""
+    old, new, left, left_bytes, right, right_bytes = match(
+        old_ids, old_lengths, old_position, new_ids, new_lengths, new_position,
+        room_left, room_right,
+    )  # fmt: skip
+    covered: Any = 0
+    after = np.uint64(value)
+    if old >= 0:
+        after = _replace_suffix(after, old_ids[old + right :], new_ids[new + right :])
+        for i in range(new_lengths.shape[0]):
+            covered += np.int64(new_lengths[i])
+    return old, new, left, left_bytes, right, right_bytes, after, covered
 
 
 @_kernel

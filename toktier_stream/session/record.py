@@ -13,20 +13,20 @@ import numpy as np
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.families import OnePieceEncoder
+from toktier_stream.session import end as ends
 from toktier_stream.session import giant, growing, kernels, tree
 from toktier_stream.session.header import Header
-from toktier_stream.session.page import PAGE_BYTES, Page, Reader, Utf8, cost, cut
+from toktier_stream.session.page import Page, Reader, Utf8
+from toktier_stream.session.paged import Paged
 from toktier_stream.session.prepared import Prepared, prepare
 from toktier_stream.session.splice import Splice, View, splice
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
-from toktier_stream.wire import digest
 from toktier_stream.wire.messages import Evidence, Route
 
 __all__ = ["Change", "Header", "Session"]
 
 _NONE: Ids = np.zeros(0, dtype=np.uint32)
-_UNKNOWN = np.uint32(0xFFFF_FFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,16 @@ class Session:
 
     Every method that reads may raise ``ToktierError(STORE_CORRUPT)``: the session is then to be
     dropped, and its batch's other sessions go on.
+
+    The text's last part is held as plain arrays too (end.py). Appends change only that; ``_paged``
+    is brought up to date from the place ``_stale`` on when somebody reads further left, or the
+    session is stored.
     """
 
     __slots__ = (
-        "_marks", "_numbers", "_open", "_reader", "_root", "changed", "closed", "digest",
-        "fingerprint", "quarantined", "recent", "revision", "session_id", "tokenizer",
-        "touched_ms",
+        "_end", "_marks", "_open", "_paged", "_stale", "bytes", "changed", "chars", "closed",
+        "digest", "fingerprint", "quarantined", "recent", "revision", "session_id", "tokenizer",
+        "tokens", "touched_ms",
     )  # fmt: skip
 
     def __init__(self, header: Header, reader: Reader, numbers: tree.Numbers | None = None) -> None:
@@ -67,14 +71,12 @@ class Session:
         self.changed = False
         self._marks = header.marks
         self._open = header.open
-        self._reader = reader
-        self._numbers = numbers or tree.Numbers(header.next_number)
-        self._root: tree.Node | None = None
-        if header.spine:
-            root = tree.from_spine(header.spine, len(header.spine) - 2)
-            if not isinstance(root, tree.Node):
-                raise ToktierError(Code.STORE_CORRUPT, "a session header has a broken path")
-            self._root = root
+        self._paged = Paged(header.spine, reader, numbers or tree.Numbers(header.next_number))
+        self._end: View | None = None
+        self._stale: ends.Mark | None = None
+        self.tokens = self._paged.tokens
+        self.bytes = self._paged.bytes
+        self.chars = self._paged.chars
 
     def fork(self) -> Session:
         """An independent copy of a stored session; O(1), pages and nodes are shared."""
@@ -83,6 +85,9 @@ class Session:
         other.fingerprint = self.fingerprint
         other.tokenizer = self.tokenizer
         other.revision = self.revision
+        other.tokens = self.tokens
+        other.bytes = self.bytes
+        other.chars = self.chars
         other.digest = self.digest
         other.touched_ms = self.touched_ms
         other.quarantined = self.quarantined
@@ -91,25 +96,10 @@ class Session:
         other.changed = False
         other._marks = self._marks
         other._open = self._open
-        other._reader = self._reader
-        other._numbers = self._numbers.fork()
-        other._root = self._root
+        other._paged = self._paged.fork()
+        other._end = self._end
+        other._stale = self._stale
         return other
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the whole text."""
-        return self._root.tokens if self._root else 0
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the whole text."""
-        return self._root.bytes if self._root else 0
-
-    @property
-    def chars(self) -> int:
-        """Characters of the whole text."""
-        return self._root.chars if self._root else 0
 
     # Changes
 
@@ -130,9 +120,9 @@ class Session:
         """
         if prepared is None or not prepared.belongs(encoder, text):
             prepared = prepare(encoder, text, tokens=tokens)
-        self._numbers = self._freed()
-        pages = [Page.of(self._numbers.take(), *c) for c in prepared.contents]
-        self._root = tree.replace(None, 0, 0, pages, self._numbers, self._reader)
+        self._paged.replace_all(prepared.contents)
+        self._end = self._stale = None
+        self._count()
         self.digest = prepared.digest
         self._marks = prepared.marks
         self._open = giant.look(self, encoder) if isinstance(encoder, FastEncoder) else ()
@@ -156,6 +146,8 @@ class Session:
             raise ToktierError(Code.OFFSET_IN_CHARACTER, f"[{start}, {end})")
         if encoder.fingerprint != self.fingerprint:
             raise ToktierError(Code.TOKENIZER_CHANGED, "the session was made by another engine")
+        if end == size:
+            self._hold()
         opened: giant.Marks | None = ()
         if isinstance(encoder, OnePieceEncoder):
             found, marks = growing.grow(self, encoder, self._marks, start, end, text)
@@ -201,25 +193,18 @@ class Session:
 
     def text(self) -> Utf8:
         """The whole text."""
-        reader = self._reader
-        return b"".join([p.peek(reader).text for p in tree.walk(self._root, reader)])
+        return self._pages().text()
 
     def ids(self) -> Ids:
         """All ids, uint32[tokens]."""
-        reader = self._reader
-        parts = [p.peek(reader).ids for p in tree.walk(self._root, reader)]
-        return np.concatenate(parts) if parts else _NONE
+        return self._pages().ids()
 
     def slice(self, start: int, end: int) -> Utf8:
         """The bytes ``[start, end)`` of the text, as far as it reaches."""
-        if start >= end or self._root is None:
-            return b""
-        places = tree.pages(self._root, start, end, self._reader)
-        if not places:
-            return b""
-        base = places[0].byte
-        text = b"".join([p.page.content(self._reader).text for p in places])
-        return text[start - base : end - base]
+        held = self._end
+        if held is not None and start >= held.byte:
+            return ends.text_of(held, start, end)
+        return self._pages().slice(start, end)
 
     def char_boundary(self, offset: int) -> bool:
         """Whether a byte offset lies between two characters (or at an edge of the text)."""
@@ -229,29 +214,13 @@ class Session:
         return byte & 0xC0 != 0x80
 
     def view(self, low: int, high: int) -> View:
-        """The whole pages that cover the bytes ``[low, high)``: their tokens and text."""
-        if low >= high or self._root is None:
-            token = self.tokens if low >= self.bytes else 0
-            return View(low, token, _NONE, _NONE, b"")
-        places = tree.pages(self._root, low, high, self._reader)
-        contents = [p.page.content(self._reader) for p in places]
-        if len(contents) == 1:
-            one = contents[0]
-            return View(places[0].byte, places[0].token, one.ids, one.lengths, one.text)
-        lengths = [c.lengths for c in contents]
-        for i, content in enumerate(contents[:-1]):
-            if not len(content.ids) and len(lengths[i + 1]):
-                # The first part of this token's text stands in pages of its own (page.py): its
-                # length must never equal a fresh one, nor may a position right of it be found.
-                lengths[i + 1] = lengths[i + 1].copy()
-                lengths[i + 1][0] = _UNKNOWN
-        return View(
-            places[0].byte,
-            places[0].token,
-            np.concatenate([c.ids for c in contents]),
-            np.concatenate(lengths),
-            b"".join([c.text for c in contents]),
-        )
+        """Whole pages, or what is held of the end, that cover the bytes ``[low, high)``."""
+        if low >= high:
+            return View(low, self.tokens if low >= self.bytes else 0, _NONE, _NONE, b"")
+        held = self._end
+        if held is not None and held.byte <= low:
+            return held
+        return self._pages().view(low, high)
 
     # Storing
 
@@ -270,8 +239,8 @@ class Session:
             self.quarantined,
             self.closed,
             self.recent,
-            self._numbers.next,
-            tree.spine(self._root, self._reader),
+            self._paged.next_number,
+            self._paged.spine(),
             self._marks,
             self._open,
         )
@@ -281,15 +250,9 @@ class Session:
 
         Returns the objects to mark ``stored`` once that is so.
         """
-        numbers = self._numbers
-
-        def put_known(number: int, data: Utf8 | None) -> None:
-            if data is not None or number < numbers.stored_below:
-                put(number, data)
-
-        self._root, written = tree.unsaved(self._root, self._reader, put_known)
-        for number in numbers.tombstones():
-            put(number, None)
+        written = self._pages().unsaved(put)
+        if self._end is None and self._paged.ends_in_memory:
+            self._hold()  # now, when its pages are at hand
         return written
 
     def verify(self) -> int:
@@ -297,123 +260,61 @@ class Session:
 
         Raises ``STORE_CORRUPT``.
         """
-        reader = self._reader
-        value, pages = digest.EMPTY, 0
-        for page in tree.walk(self._root, reader):
-            content = page.peek(reader)
-            if page.chars != kernels.characters(content.text):
-                raise ToktierError(Code.STORE_CORRUPT, f"page {page.number} has another size")
-            value = kernels.extend(value, content.ids)
-            pages += 1
-        if value != self.digest:
-            raise ToktierError(Code.STORE_CORRUPT, "the ids do not give the session's digest")
-        return pages + tree.stored_nodes(self._root, reader)
+        return self._pages().verify(self.digest)
 
     def settle(self, keep_pages: int) -> int:
         """After storing: forget all pages but the last ones. Returns bytes of memory still held."""
-        tree.trim(self._root, keep_pages)
-        return 1200 + len(self.session_id) + tree.footprint(self._root)
+        held = self._paged.settle(keep_pages)
+        return 1200 + len(self.session_id) + held + ends.footprint(self._end)
 
     # Inner workings
 
-    def _freed(self) -> tree.Numbers:
-        numbers = self._numbers.copy()
-        for page in tree.walk(self._root, self._reader):
-            numbers.free(page.number)
-        if self._root is not None:
-            tree.replace(self._root, 0, self.bytes, [], numbers, self._reader)
-        return numbers
+    def _pages(self) -> Paged:
+        """The pages, brought up to date."""
+        if self._stale is not None and self._end is not None:
+            self._paged.apply(ends.since(self._end, self._stale, self._paged.bytes), None)
+            self._stale = None
+            self._end = ends.trimmed(self._end)
+        return self._paged
+
+    def _hold(self) -> None:
+        """Have the end in memory, not too much of it."""
+        held = self._end
+        if held is None:
+            size = self.bytes
+            found = self._paged.view(max(0, size - ends.LEAST), size)
+            self._end = ends.trimmed(found)
+        elif len(held.text) > ends.MOST:
+            self._pages()
 
     def _apply(self, found: Splice) -> None:
-        reader, root = self._reader, self._root
-        low = max(0, found.begin - 1)
-        region = tree.pages(root, low, max(found.stop, low + 1), reader)
-        if region and region[0].byte + region[0].page.bytes == found.begin:
-            # A whole page is kept; it is opened only if there is room worth filling.
-            page = region[0].page
-            if cost(page.tokens, page.bytes) > PAGE_BYTES * 7 // 8:
-                del region[0]
-        low_edge = region[0].byte if region else found.begin
-        high_edge = region[-1].byte + region[-1].page.bytes if region else found.begin
-        ids, lengths, text = [found.ids], [found.lengths], [found.text]
-        left_ids = right_dropped = _NONE
-        if region and region[0].byte < found.begin:
-            first, n = region[0].page.content(reader), found.keep - region[0].token
-            left_ids = first.ids[:n]
-            ids.insert(0, left_ids)
-            lengths.insert(0, first.lengths[:n])
-            text.insert(0, first.text[: found.begin - region[0].byte])
-        if high_edge > found.stop:
-            last, n = region[-1].page.content(reader), self.tokens - found.tail - region[-1].token
-            right_dropped = last.ids[:n]
-            ids.append(last.ids[n:])
-            lengths.append(last.lengths[n:])
-            text.append(last.text[found.stop - region[-1].byte :])
-        new_digest = self._new_digest(found, region, left_ids, right_dropped, low_edge, high_edge)
-
-        numbers = self._numbers.copy()
-        for place in region:
-            numbers.free(place.page.number)
-        appends = len(region) == 1 and high_edge == self.bytes
-        high_edge = self._absorb(high_edge, ids, lengths, text, numbers)
-        contents = list(
-            cut(
-                np.concatenate(ids), np.concatenate(lengths), b"".join(text),
-                even=high_edge < self.bytes,
+        held = self._end
+        at_end = found.tail == 0 and found.stop == self.bytes
+        if held is not None and at_end and found.begin >= held.byte:
+            dropped = held.text[found.begin - held.byte :]
+            value = found.digest
+            if value is None:
+                gone = held.ids[found.keep - held.token :]
+                value = kernels.replace_suffix(self.digest, gone, found.ids)
+            place = ends.Mark(found.begin, found.keep)
+            self._stale = place if self._stale is None else min(self._stale, place)
+            self._end = ends.replaced(held, found)
+            self.digest = value
+            self.tokens = found.keep + len(found.ids)
+            self.bytes = found.begin + len(found.text)
+            self.chars += kernels.characters(found.text) - kernels.characters(dropped)
+            return
+        tokens, size = self.tokens, self.bytes
+        self.digest = self._pages().apply(found, self.digest)
+        self._count()
+        held = self._end
+        if held is not None:
+            behind = found.stop <= held.byte and tokens - found.tail <= held.token
+            self._end = (
+                ends.moved(held, self.bytes - size, self.tokens - tokens) if behind else None
             )
-        ) if any(text) else []  # fmt: skip
-        pages = [Page.of(numbers.take(), *c) for c in contents]
-        if root is not None and appends:
-            changed = tree.replace_last(root, pages, numbers, reader)
-        else:
-            changed = tree.replace(root, low_edge, high_edge, pages, numbers, reader)
-        tokens = found.keep + len(found.ids) + found.tail
-        size = self.bytes - (found.stop - found.begin) + len(found.text)
-        if (changed.tokens, changed.bytes) != (tokens, size) if changed else tokens or size:
-            raise ToktierError(Code.STORE_CORRUPT, "the pages do not add up after an edit")
-        self._root = changed
-        self._numbers = numbers
-        self.digest = new_digest
 
-    def _absorb(
-        self, high_edge: int, ids: list[Ids], lengths: list[Ids], text: list[Utf8],
-        numbers: tree.Numbers,
-    ) -> int:  # fmt: skip
-        """Join the right neighbour to a small rest in the middle, so that pages do not thin out."""
-        size = cost(sum(map(len, ids)), sum(map(len, text)))
-        if high_edge >= self.bytes or size > PAGE_BYTES // 2:
-            return high_edge
-        (neighbour,) = tree.pages(self._root, high_edge, high_edge + 1, self._reader)
-        page = neighbour.page
-        if page.tokens == 0 or size + cost(page.tokens, page.bytes) > PAGE_BYTES:
-            return high_edge
-        content = page.content(self._reader)
-        ids.append(content.ids)
-        lengths.append(content.lengths)
-        text.append(content.text)
-        numbers.free(page.number)
-        return high_edge + page.bytes
-
-    def _new_digest(
-        self, found: Splice, region: list[tree.Place], left_ids: Ids, right_dropped: Ids,
-        low_edge: int, high_edge: int,
-    ) -> int:  # fmt: skip
-        """The digest after a splice, from the pages it touches and the sums in the index."""
-        reader, root = self._reader, self._root
-        if found.tail == 0 and len(region) <= 2:
-            dropped = [p.page.content(reader).ids for p in region]
-            n = len(left_ids)
-            gone = dropped[0][n:] if len(dropped) == 1 else np.concatenate([_NONE, *dropped])[n:]
-            return kernels.replace_suffix(self.digest, gone, found.ids)
-        left = kernels.extend(tree.prefix(root, low_edge, reader), left_ids)
-        value = kernels.extend(left, found.ids)
-        if found.tail:
-            # What stood left of the tail: the pages before its first, and that page's dropped part.
-            if high_edge > found.stop:
-                before = tree.prefix(root, region[-1].byte, reader)
-                before = kernels.extend(before, right_dropped)
-            else:
-                before = tree.prefix(root, high_edge, reader)
-            tail = digest.without_prefix(self.digest, before, found.tail)
-            value = digest.join(value, tail, found.tail)
-        return value
+    def _count(self) -> None:
+        self.tokens = self._paged.tokens
+        self.bytes = self._paged.bytes
+        self.chars = self._paged.chars

@@ -87,6 +87,9 @@ class Stored(Protocol):
     @property
     def tokens(self) -> int: ...
 
+    @property
+    def digest(self) -> int: ...
+
     def view(self, low: int, high: int) -> View:
         """Whole pages that cover the bytes ``[low, high)``."""
         ...
@@ -97,7 +100,8 @@ class Stored(Protocol):
 class Splice(NamedTuple):
     """The old tokens up to ``keep``, then ``ids``, then the last ``tail`` old tokens.
 
-    The new tokens cover ``text``, which replaces the old bytes ``[begin, stop)``.
+    The new tokens cover ``text``, which replaces the old bytes ``[begin, stop)``. ``digest`` is
+    that of all tokens then, where it is known.
     """
 
     keep: int
@@ -109,6 +113,7 @@ class Splice(NamedTuple):
     text: bytes
     route: Route
     evidence: Evidence
+    digest: int | None = None
 
 
 @dataclass(slots=True)
@@ -145,6 +150,10 @@ def splice(
     ``instead``: another way to them, asked once, when the first windows do not do.
     """
     first = max(FIRST_WINDOW, 2 * encoder.longest_token)
+    if start == old.bytes and encoder.splices:
+        found = _append(old, encoder, text, first)
+        if found is not None:
+            return found
     left, right = _Side(first), _Side(first)
     if not encoder.splices or old.tokens == 0:
         left.at_edge = right.at_edge = True
@@ -155,6 +164,58 @@ def splice(
             done, instead = instead(), None
         if done is not None:
             return done
+
+
+def _append(old: Stored, encoder: Encoder, text: bytes, window_chars: int) -> Splice | None:
+    """The first window's splice of an append: what :class:`_Attempt` does, with less ado, where
+    text is left over on the left. None: no certificate, or a small text."""
+    size = old.bytes
+    view = old.view(max(0, size - window_chars), size)
+    inner = view.text[-window_chars:]
+    if not inner.isascii():
+        wide = view.text[-4 * window_chars :]
+        inner = wide[int(kernels.left_offset(np.frombuffer(wide, np.uint8), window_chars)) :]
+        if len(inner) == len(wide) < 4 * window_chars:
+            return None
+    edge = size - len(inner)
+    if edge <= 0:
+        return None
+    reach = encoder.literal_reach
+    seen = inner + _whole(text[: reach + _MARGIN])
+    witness = encoder.last_cut(seen, reach, len(inner))
+    cut = encoder.last_cut(seen, reach, witness - 1) if witness > 0 else -1
+    if cut < 0:
+        return None
+    window = inner + text
+    fresh = encoder.encode(window)
+    at = edge + cut - view.byte
+    anchor, first, left, left_bytes, right, right_bytes, value, covered = kernels.match_end(
+        view.ids, view.lengths, at, fresh.ids, fresh.lengths, cut, cut, len(inner) - cut,
+        old.digest,
+    )  # fmt: skip
+    chars = kernels.characters(view.text[at - left_bytes : at + right_bytes])
+    if anchor < 0 or left + right < 2 or chars <= encoder.longest_token or covered != len(window):
+        return None
+    first += right
+    return Splice(
+        keep=view.token + anchor + right,
+        ids=fresh.ids[first:],
+        lengths=fresh.lengths[first:],
+        tail=0,
+        begin=edge + cut + right_bytes,
+        stop=size,
+        text=window[cut + right_bytes :],
+        route=Route.SPLICE,
+        evidence=Evidence(
+            window_chars=window_chars,
+            boundary_byte=edge + cut,
+            run_tokens=left + right,
+            run_chars=chars,
+            chars_encoded=kernels.characters(window),
+            engine=encoder.engine,
+        ),
+        digest=value,
+    )
 
 
 class _Attempt:

@@ -1,0 +1,282 @@
+"""The tokens and text of a session as pages under an index, and the changes to them.
+
+Pages and index nodes are values that versions of a session share; a version is little more than a
+root and some counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+
+from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session import kernels, tree
+from toktier_stream.session.page import PAGE_BYTES, Content, Page, Reader, Utf8, cost, cut
+from toktier_stream.session.splice import Splice, View
+from toktier_stream.tokenizer.face import Ids
+from toktier_stream.wire import digest
+
+_NONE: Final[Ids] = np.zeros(0, dtype=np.uint32)
+_UNKNOWN: Final = np.uint32(0xFFFF_FFFF)
+
+
+class Paged:
+    """See the module. Belongs to one session object."""
+
+    __slots__ = ("_numbers", "_reader", "_root")
+
+    def __init__(
+        self, spine: tuple[tree.Spine, ...], reader: Reader, numbers: tree.Numbers
+    ) -> None:
+        self._reader = reader
+        self._numbers = numbers
+        self._root: tree.Node | None = None
+        if spine:
+            root = tree.from_spine(spine, len(spine) - 2)
+            if not isinstance(root, tree.Node):
+                raise ToktierError(Code.STORE_CORRUPT, "a session header has a broken path")
+            self._root = root
+
+    def fork(self) -> Paged:
+        """An independent copy of stored pages; O(1)."""
+        other = object.__new__(Paged)
+        other._reader = self._reader
+        other._numbers = self._numbers.fork()
+        other._root = self._root
+        return other
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole text."""
+        return self._root.tokens if self._root else 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole text."""
+        return self._root.bytes if self._root else 0
+
+    @property
+    def chars(self) -> int:
+        """Characters of the whole text."""
+        return self._root.chars if self._root else 0
+
+    @property
+    def ends_in_memory(self) -> bool:
+        """Whether the last page is decoded."""
+        at: Page | tree.Node | None = self._root
+        while isinstance(at, tree.Node):
+            at = at.loaded[-1] if at.loaded else None
+        return at is not None and at.loaded
+
+    # Reading
+
+    def text(self) -> Utf8:
+        """The whole text."""
+        reader = self._reader
+        return b"".join([p.peek(reader).text for p in tree.walk(self._root, reader)])
+
+    def ids(self) -> Ids:
+        """All ids, uint32[tokens]."""
+        reader = self._reader
+        parts = [p.peek(reader).ids for p in tree.walk(self._root, reader)]
+        return np.concatenate(parts) if parts else _NONE
+
+    def slice(self, start: int, end: int) -> Utf8:
+        """The bytes ``[start, end)`` of the text, as far as it reaches."""
+        if start >= end or self._root is None:
+            return b""
+        places = tree.pages(self._root, start, end, self._reader)
+        if not places:
+            return b""
+        base = places[0].byte
+        text = b"".join([p.page.content(self._reader).text for p in places])
+        return text[start - base : end - base]
+
+    def view(self, low: int, high: int) -> View:
+        """The whole pages that cover the bytes ``[low, high)``: their tokens and text."""
+        if low >= high or self._root is None:
+            token = self.tokens if low >= self.bytes else 0
+            return View(low, token, _NONE, _NONE, b"")
+        places = tree.pages(self._root, low, high, self._reader)
+        contents = [p.page.content(self._reader) for p in places]
+        if len(contents) == 1:
+            one = contents[0]
+            return View(places[0].byte, places[0].token, one.ids, one.lengths, one.text)
+        lengths = [c.lengths for c in contents]
+        for i, content in enumerate(contents[:-1]):
+            if not len(content.ids) and len(lengths[i + 1]):
+                # The first part of this token's text stands in pages of its own (page.py): its
+                # length must never equal a fresh one, nor may a position right of it be found.
+                lengths[i + 1] = lengths[i + 1].copy()
+                lengths[i + 1][0] = _UNKNOWN
+        return View(
+            places[0].byte,
+            places[0].token,
+            np.concatenate([c.ids for c in contents]),
+            np.concatenate(lengths),
+            b"".join([c.text for c in contents]),
+        )
+
+    # Changes
+
+    def replace_all(self, contents: Iterable[Content]) -> None:
+        """Other pages in the place of all."""
+        numbers = self._numbers.copy()
+        for page in tree.walk(self._root, self._reader):
+            numbers.free(page.number)
+        if self._root is not None:
+            tree.replace(self._root, 0, self.bytes, [], numbers, self._reader)
+        pages = [Page.of(numbers.take(), *c) for c in contents]
+        self._root = tree.replace(None, 0, 0, pages, numbers, self._reader)
+        self._numbers = numbers
+
+    def apply(self, found: Splice, value: int | None) -> int:
+        """Change the pages; returns the new digest if ``value`` is the old one, 0 for None.
+
+        Raises ``STORE_CORRUPT``, with nothing changed, and ``ValueError`` for lengths that do not
+        sum to the text's length.
+        """
+        reader, root = self._reader, self._root
+        low = max(0, found.begin - 1)
+        region = tree.pages(root, low, max(found.stop, low + 1), reader)
+        if region and region[0].byte + region[0].page.bytes == found.begin:
+            # A whole page is kept; it is opened only if there is room worth filling.
+            page = region[0].page
+            if cost(page.tokens, page.bytes) > PAGE_BYTES * 7 // 8:
+                del region[0]
+        low_edge = region[0].byte if region else found.begin
+        high_edge = region[-1].byte + region[-1].page.bytes if region else found.begin
+        ids, lengths, text = [found.ids], [found.lengths], [found.text]
+        left_ids = right_dropped = _NONE
+        if region and region[0].byte < found.begin:
+            first, n = region[0].page.content(reader), found.keep - region[0].token
+            left_ids = first.ids[:n]
+            ids.insert(0, left_ids)
+            lengths.insert(0, first.lengths[:n])
+            text.insert(0, first.text[: found.begin - region[0].byte])
+        if high_edge > found.stop:
+            last, n = region[-1].page.content(reader), self.tokens - found.tail - region[-1].token
+            right_dropped = last.ids[:n]
+            ids.append(last.ids[n:])
+            lengths.append(last.lengths[n:])
+            text.append(last.text[found.stop - region[-1].byte :])
+        new_digest = 0
+        if value is not None:
+            new_digest = self._new_digest(
+                value, found, region, left_ids, right_dropped, low_edge, high_edge
+            )
+
+        numbers = self._numbers.copy()
+        for place in region:
+            numbers.free(place.page.number)
+        appends = len(region) == 1 and high_edge == self.bytes
+        high_edge = self._absorb(high_edge, ids, lengths, text, numbers)
+        contents = list(
+            cut(
+                np.concatenate(ids), np.concatenate(lengths), b"".join(text),
+                even=high_edge < self.bytes,
+            )
+        ) if any(text) else []  # fmt: skip
+        pages = [Page.of(numbers.take(), *c) for c in contents]
+        if root is not None and appends:
+            changed = tree.replace_last(root, pages, numbers, reader)
+        else:
+            changed = tree.replace(root, low_edge, high_edge, pages, numbers, reader)
+        tokens = found.keep + len(found.ids) + found.tail
+        size = self.bytes - (found.stop - found.begin) + len(found.text)
+        if (changed.tokens, changed.bytes) != (tokens, size) if changed else tokens or size:
+            raise ToktierError(Code.STORE_CORRUPT, "the pages do not add up after an edit")
+        self._root = changed
+        self._numbers = numbers
+        return new_digest
+
+    def _absorb(
+        self, high_edge: int, ids: list[Ids], lengths: list[Ids], text: list[Utf8],
+        numbers: tree.Numbers,
+    ) -> int:  # fmt: skip
+        """Join the right neighbour to a small rest in the middle, so that pages do not thin out."""
+        size = cost(sum(map(len, ids)), sum(map(len, text)))
+        if high_edge >= self.bytes or size > PAGE_BYTES // 2:
+            return high_edge
+        (neighbour,) = tree.pages(self._root, high_edge, high_edge + 1, self._reader)
+        page = neighbour.page
+        if page.tokens == 0 or size + cost(page.tokens, page.bytes) > PAGE_BYTES:
+            return high_edge
+        content = page.content(self._reader)
+        ids.append(content.ids)
+        lengths.append(content.lengths)
+        text.append(content.text)
+        numbers.free(page.number)
+        return high_edge + page.bytes
+
+    def _new_digest(
+        self, old: int, found: Splice, region: list[tree.Place], left_ids: Ids,
+        right_dropped: Ids, low_edge: int, high_edge: int,
+    ) -> int:  # fmt: skip
+        """The digest after a splice, from the pages it touches and the sums in the index."""
+        reader, root = self._reader, self._root
+        if found.tail == 0 and len(region) <= 2:
+            dropped = [p.page.content(reader).ids for p in region]
+            n = len(left_ids)
+            gone = dropped[0][n:] if len(dropped) == 1 else np.concatenate([_NONE, *dropped])[n:]
+            return kernels.replace_suffix(old, gone, found.ids)
+        left = kernels.extend(tree.prefix(root, low_edge, reader), left_ids)
+        value = kernels.extend(left, found.ids)
+        if found.tail:
+            # What stood left of the tail: the pages before its first, and that page's dropped part.
+            if high_edge > found.stop:
+                before = tree.prefix(root, region[-1].byte, reader)
+                before = kernels.extend(before, right_dropped)
+            else:
+                before = tree.prefix(root, high_edge, reader)
+            tail = digest.without_prefix(old, before, found.tail)
+            value = digest.join(value, tail, found.tail)
+        return value
+
+    # Storing
+
+    @property
+    def next_number(self) -> int:
+        """The first record number that was never used."""
+        return self._numbers.next
+
+    def spine(self) -> tuple[tree.Spine, ...]:
+        """The path to the last page, for the header; after :meth:`unsaved`."""
+        return tree.spine(self._root, self._reader)
+
+    def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:
+        """See :meth:`toktier_stream.session.record.Session.unsaved`."""
+        numbers = self._numbers
+
+        def put_known(number: int, data: Utf8 | None) -> None:
+            if data is not None or number < numbers.stored_below:
+                put(number, data)
+
+        self._root, written = tree.unsaved(self._root, self._reader, put_known)
+        for number in numbers.tombstones():
+            put(number, None)
+        return written
+
+    def verify(self, value: int) -> int:
+        """Read every record and hold counts and digest to them; returns the number of records.
+
+        Raises ``STORE_CORRUPT``.
+        """
+        reader = self._reader
+        found, pages = digest.EMPTY, 0
+        for page in tree.walk(self._root, reader):
+            content = page.peek(reader)
+            if page.chars != kernels.characters(content.text):
+                raise ToktierError(Code.STORE_CORRUPT, f"page {page.number} has another size")
+            found = kernels.extend(found, content.ids)
+            pages += 1
+        if found != value:
+            raise ToktierError(Code.STORE_CORRUPT, "the ids do not give the session's digest")
+        return pages + tree.stored_nodes(self._root, reader)
+
+    def settle(self, keep_pages: int) -> int:
+        """After storing: forget all pages but the last ones. Returns bytes of memory still held."""
+        tree.trim(self._root, keep_pages)
+        return tree.footprint(self._root)
