@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.producer import sender
 from aiokafka.structs import OffsetAndMetadata
 
 from toktier_stream.broker.kafka.admin import KafkaAdmin
@@ -22,6 +23,10 @@ from toktier_stream.broker.port import Committed, OutRecord
 from toktier_stream.errors import Code, ToktierError
 
 _GIVE_UP_S: Final = 1.0
+
+# A transaction that follows another at once is told to wait while the markers of the last one are
+# written, about a millisecond; aiokafka asks again only after 20.
+sender.BACKOFF_OVERRIDE = 0.002
 
 
 class KafkaTransaction:
