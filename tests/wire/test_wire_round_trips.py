@@ -291,7 +291,7 @@ def test_trace_context_is_passed_on_and_nothing_else() -> None:
 def test_every_field_of_the_messages_travels() -> None:
     """No field of a value is forgotten by the proto."""
     renamed = {"keep": "keep_tokens", "tail": "tail_tokens", "start": "start_byte"}
-    renamed |= {"end": "end_byte"}
+    renamed |= {"end": "end_byte", "settled": "settled_tokens"}
     for value, message in (
         (AppendEvent, pb.AppendEvent),
         (TokenUpdate, pb.TokenUpdate),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from toktier_stream.errors import Code
@@ -72,6 +74,12 @@ evidences = st.builds(
     engine=names,
 )
 
+
+@st.composite
+def _settled(draw: st.DrawFn, update: TokenUpdate) -> TokenUpdate:
+    return replace(update, settled=draw(st.integers(0, update.total_tokens)))
+
+
 updates = st.builds(
     TokenUpdate,
     session_id=session_ids,
@@ -93,7 +101,7 @@ updates = st.builds(
     timings=st.none() | st.builds(Timings, counts, counts, counts),
     closed=st.booleans(),
     source_offset=positions,
-)
+).flatmap(_settled)
 
 checks = st.builds(
     CheckRecord,

@@ -45,6 +45,7 @@ _ROUTE: Final = {
     Route.GPU: pb.ROUTE_GPU,
     Route.CPU: pb.ROUTE_CPU,
     Route.REFERENCE: pb.ROUTE_REFERENCE,
+    Route.STREAM: pb.ROUTE_STREAM,
 }
 _VERDICT: Final = {Verdict.MATCH: pb.VERDICT_MATCH, Verdict.MISMATCH: pb.VERDICT_MISMATCH}
 _STATUS_OF: Final = {number: status for status, number in _STATUS.items()}
@@ -90,6 +91,8 @@ def encode_update_value(update: TokenUpdate) -> bytes:
         m.closed = True
     if update.parts != 1:
         m.part, m.parts = update.part, update.parts
+    if update.settled:
+        m.settled_tokens = update.settled
     if update.source_offset >= 0:
         m.source_offset = update.source_offset
     e = update.evidence
@@ -163,6 +166,8 @@ def decode_update(key: bytes | None, value: bytes | None, headers: Headers) -> T
         part=m.part,
         parts=parts,
         source_offset=m.source_offset if m.HasField("source_offset") else -1,
+        # A promise that cannot be is none.
+        settled=m.settled_tokens if 0 <= m.settled_tokens <= m.total_tokens else 0,
     )
 
 

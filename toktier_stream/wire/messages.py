@@ -69,6 +69,7 @@ class Route(StrEnum):
     GPU = "gpu"
     CPU = "cpu"
     REFERENCE = "reference"
+    STREAM = "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ class Timings:
 class TokenUpdate:
     """The answer to one event: keep the first ``keep`` tokens, then ``ids``, then the last
     ``tail`` tokens of the old stream. ``token_ids`` is little-endian u32. ``source_offset`` is the
-    answered record's place in its input partition; -1 where it is not known."""
+    answered record's place in its input partition; -1 where it is not known. The first ``settled``
+    tokens are changed by no later append."""
 
     session_id: str
     revision: int
@@ -127,8 +129,9 @@ class TokenUpdate:
     closed: bool = False
     part: int = 0
     parts: int = 1
-
     source_offset: int = -1
+    settled: int = 0
+
 
 class Verdict(StrEnum):
     """What the shadow verifier found."""

@@ -22,6 +22,7 @@ class Route(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROUTE_GPU: _ClassVar[Route]
     ROUTE_CPU: _ClassVar[Route]
     ROUTE_REFERENCE: _ClassVar[Route]
+    ROUTE_STREAM: _ClassVar[Route]
 
 class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -39,6 +40,7 @@ ROUTE_SPLICE: Route
 ROUTE_GPU: Route
 ROUTE_CPU: Route
 ROUTE_REFERENCE: Route
+ROUTE_STREAM: Route
 VERDICT_UNSPECIFIED: Verdict
 VERDICT_MATCH: Verdict
 VERDICT_MISMATCH: Verdict
@@ -94,7 +96,7 @@ class Close(_message.Message):
     def __init__(self) -> None: ...
 
 class TokenUpdate(_message.Message):
-    __slots__ = ("session_id", "revision", "status", "keep_tokens", "token_ids", "tail_tokens", "total_tokens", "total_bytes", "digest", "session_revision", "route", "request_id", "tokenizer", "code", "message", "evidence", "timings", "closed", "part", "parts", "source_offset")
+    __slots__ = ("session_id", "revision", "status", "keep_tokens", "token_ids", "tail_tokens", "total_tokens", "total_bytes", "digest", "session_revision", "route", "request_id", "tokenizer", "code", "message", "evidence", "timings", "closed", "part", "parts", "source_offset", "settled_tokens")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +118,7 @@ class TokenUpdate(_message.Message):
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     revision: int
     status: Status
@@ -137,7 +140,8 @@ class TokenUpdate(_message.Message):
     part: int
     parts: int
     source_offset: int
-    def __init__(self, session_id: _Optional[str] = ..., revision: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., tail_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., total_bytes: _Optional[int] = ..., digest: _Optional[int] = ..., session_revision: _Optional[int] = ..., route: _Optional[_Union[Route, str]] = ..., request_id: _Optional[str] = ..., tokenizer: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., closed: bool = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., source_offset: _Optional[int] = ...) -> None: ...
+    settled_tokens: int
+    def __init__(self, session_id: _Optional[str] = ..., revision: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., keep_tokens: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., tail_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., total_bytes: _Optional[int] = ..., digest: _Optional[int] = ..., session_revision: _Optional[int] = ..., route: _Optional[_Union[Route, str]] = ..., request_id: _Optional[str] = ..., tokenizer: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., closed: bool = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., source_offset: _Optional[int] = ..., settled_tokens: _Optional[int] = ...) -> None: ...
 
 class Evidence(_message.Message):
     __slots__ = ("window_chars", "widenings", "fallback", "boundary_byte", "run_tokens", "run_chars", "right_boundary_byte", "right_run_tokens", "chars_encoded", "engine")
