@@ -4,7 +4,8 @@
     pip install cupy-cuda12x tokenizers numpy     # or cupy-cuda13x; numba too, if it can be had
     ops/gpu-check.py ~/.cache/toktier-stream/tokenizers --json gpu.json
 
-The folder holds FAMILY/tokenizer.json. Without numba on the card's machine, run the same with
+What ``toktier-stream bench gpu`` does, for a machine on which only that much can be installed. The
+folder holds FAMILY/tokenizer.json. Without numba on the card's machine, run the same with
 ``--prepare`` elsewhere first and take the folder along.
 """
 
@@ -20,14 +21,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # So that a checkout is enough: nothing needs to be installed.
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "gpu")]
 
-from toktier_gpu.cupy_device import CupyDevice  # noqa: E402
 from toktier_gpu.device import DeviceError  # noqa: E402
 from toktier_stream.bench import gpu  # noqa: E402
-
-BYTE_LEVEL = (
-    "qwen3", "llama3_1", "gptoss", "deepseek_v3", "llama3", "gpt4o", "gpt35turbo", "deepseek_v4",
-    "claude", "gpt2",
-)  # fmt: skip
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -38,8 +33,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--text", type=Path, nargs="*", default=[], help="files of real text")
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--minutes", type=float, default=7.0)
-    parser.add_argument("--characters", type=float, default=1e6, help="random ones, per family")
-    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--characters", type=float, help="random ones, per family")
+    parser.add_argument("--device", default="0", help="number of a CUDA device, or shim")
     parser.add_argument("--prepare", action="store_true", help="only leave the tables there")
     return parser.parse_args(arguments)
 
@@ -47,25 +42,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """0: exact; 1: differences; 2: no device, or no tables."""
     options = parse(arguments)
-    names = options.families.split(",") if options.families else BYTE_LEVEL
+    names = options.families.split(",") if options.families else gpu.BYTE_LEVEL
     folders = [
         options.folder / n for n in names if (options.folder / n / "tokenizer.json").exists()
     ]
+    settings = gpu.Settings.small() if options.device == gpu.SHIM else gpu.Settings()
+    if options.characters:
+        settings = settings.with_characters(int(options.characters))
+    settings = dataclasses.replace(settings, seconds=60 * options.minutes)
     try:
         if options.prepare:
             for folder in folders:
-                gpu.prepare(folder)
-                print(f"{folder / gpu.TABLES}")
+                print(gpu.prepare(folder))
             return 0
-        settings = dataclasses.replace(
-            gpu.Settings(),
-            seconds=60 * options.minutes,
-            random_characters=int(options.characters),
-            real_characters=int(1.5 * options.characters),
-        )
-        result = gpu.check(
-            folders, lambda graphs: CupyDevice(options.device, graphs), options.text, settings
-        )
+        result = gpu.check(folders, gpu.open_device(options.device), options.text, settings)
     except DeviceError as error:
         print(error, file=sys.stderr)
         return 2

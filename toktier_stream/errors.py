@@ -56,6 +56,7 @@ class Code(StrEnum):
     CONFIG_INVALID = "CONFIG_INVALID"
     EXTRA_MISSING = "EXTRA_MISSING"
     CODEC_MISSING = "CODEC_MISSING"
+    GPU_UNAVAILABLE = "GPU_UNAVAILABLE"
     TOPIC_LIMIT = "TOPIC_LIMIT"
     TOPIC_MISSING = "TOPIC_MISSING"
     BROKER_UNREACHABLE = "BROKER_UNREACHABLE"
@@ -241,6 +242,11 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "the compression codec cannot be loaded",
         "the process does not start",
         "install cramjam, or choose gzip or none",
+    ),
+    Code.GPU_UNAVAILABLE: Explanation(
+        "no GPU can be used",
+        "this command; a worker with gpu = required does not start, with auto it uses the CPU",
+        "see the cause; install toktier-stream[gpu] and the driver, or choose gpu = off",
     ),
     Code.TOPIC_LIMIT: Explanation(
         "a topic's limits do not admit the configured record size",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sysconfig
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from toktier_gpu.host import GpuEncoder
@@ -46,6 +48,19 @@ def crossover(
         elif wins is None:
             wins = size
     return wins
+
+
+def sources_text(size: int) -> bytes:
+    """About ``size`` bytes of real text that every machine has: the standard library's sources,
+    as many as there are."""
+    parts: list[bytes] = []
+    for file in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
+        if size <= 0:
+            break
+        part = file.read_bytes()[:size].decode(errors="ignore").encode()
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _seconds(action: Callable[[bytes], None], part: bytes, clock: Callable[[], float]) -> float:

@@ -135,6 +135,7 @@ def test_the_check_of_a_card() -> None:
         batches=((4, 500),),
         repeats=3,
         limits=SMALL,
+        peers=False,
     )
     lines: list[str] = []
     result = gpu.check([shipped_path().parent], open_card, settings=settings, tell=lines.append)

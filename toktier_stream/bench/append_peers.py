@@ -7,25 +7,22 @@ it, which is not public and is measured because it is the faster of the two.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import importlib.util
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from toktier_stream.bench import peers
+from toktier_stream.bench.peers_toktier import open_toktier
 from toktier_stream.tokenizer.artifact import Artifact
 from toktier_stream.tokenizer.face import Ids
 
 TOKTIER: Final = "toktier session"
 TOKTIER_STORE: Final = "toktier store"
-_SIDECARS: Final = ("tokenizer_config.json", "config.json", "chat_template.jinja")
 
 
 class Appender(Protocol):
@@ -109,41 +106,7 @@ class _Again:
 
 def _toktier(artifact: Artifact, stack: ExitStack) -> dict[str, Make]:
     """Both ways of toktier. Raises ``ValueError`` if it knows no tokenizer.json of these bytes."""
-    import toktier
-    from toktier.artifacts.manifest import ArtifactManifest
-    from toktier.artifacts.sources import LocalDirectorySource
-    from toktier.artifacts.store import ArtifactStore
-    from toktier.artifacts.tables import ARTIFACT_MANIFEST
-
-    digest = hashlib.sha256(artifact.data).hexdigest()
-    known = ArtifactManifest.load(ARTIFACT_MANIFEST).entries
-    families = [
-        name
-        for name, entry in known.items()
-        if any(f.name == "tokenizer.json" and f.sha256 == digest for f in entry.files)
-    ]
-    if not families:
-        raise ValueError("toktier: an unknown tokenizer.json")
-    # It fetches what it loads from the hub; here it is told that its cache has it.
-    folder = artifact.path.parent
-    files = [f for f in ("tokenizer.json", *_SIDECARS) if (folder / f).is_file()]
-    manifest = ArtifactManifest.from_mapping(
-        {
-            families[0]: {
-                "repo_id": "local/local",
-                "revision": "local",
-                "local_dir": str(folder),
-                "files": {f: {"sha256": _sha256(folder / f)} for f in files},
-            }
-        }
-    )
-    cache = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="toktier-bench-")))
-    config = toktier.Config(cache_dir=cache)
-    try:
-        ArtifactStore(manifest, config=config, source=LocalDirectorySource()).ensure(families[0])
-        tokenizer = toktier.load(families[0], device="cpu", manifest=manifest, config=config)
-    except toktier.ToktierError as error:
-        raise ValueError(f"toktier: {error}") from error
+    tokenizer = open_toktier(artifact, stack)
     made: dict[str, Make] = {TOKTIER: lambda context: _ToktierSession(tokenizer, context)}
     store = _ToktierStore.of(tokenizer)
     if store is not None:
@@ -220,7 +183,3 @@ class _ToktierStore:
 
 def _ids(answer: Sequence[int]) -> Ids:
     return np.asarray(answer, dtype=np.uint32)
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -2,58 +2,52 @@
 
 Made to run in minutes on a machine that has numpy, CuPy and tokenizers and nothing else of ours.
 Tables are compiled where numba is, and can be prepared elsewhere (:func:`prepare`). Everything
-that is timed was compared with the reference before.
+that is timed was compared with the reference before. With ``shim`` for a device the kernels run on
+one CPU core: that shows that all of this works, and its times mean nothing.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import statistics
-import sysconfig
+import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from toktier_gpu.campaign import SHORT_SIZES, Outcome, Samples, run, words_of
-from toktier_gpu.device import Device, DeviceError, Plan
+from toktier_gpu.crossover import sources_text
+from toktier_gpu.cupy_device import CupyDevice
+from toktier_gpu.device import DeviceError
 from toktier_gpu.host import GpuEncoder
-from toktier_gpu.plan import TOKENS, Limits
+from toktier_gpu.plan import Limits
+from toktier_gpu.shim_device import ShimDevice, build
 from toktier_gpu.tables import DeviceTables
 from toktier_stream.bench.generate import generate_context
+from toktier_stream.bench.gpu_clock import Card, Clock, Family, OpenCard, Timing
 from toktier_stream.tokenizer.artifact import Artifact, byte_level_alphabet
-from toktier_stream.tokenizer.face import Encoder
+from toktier_stream.tokenizer.paths import cache_root
 from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
+
+if TYPE_CHECKING:
+    from toktier_stream.tokenizer.encoder import FastEncoder
 
 TABLES: Final = "device-tables.npz"
 """Prepared tables, beside a family's tokenizer.json."""
 
-SIZES: Final = (1_000, 10_000, 100_000, 1_000_000, 8_000_000)
-"""Characters of a single text."""
-LIMITS: Final = Limits(bytes=1 << 24)
-"""Half a gigabyte of device memory."""
-BATCHES: Final = ((1024, 1_000), (256, 16_000), (64, 117_000), (8, 1_000_000))
-"""(texts, characters of each)."""
+BYTE_LEVEL: Final = (
+    "qwen3", "llama3_1", "gptoss", "deepseek_v3", "llama3", "gpt4o", "gpt35turbo", "deepseek_v4",
+    "claude", "gpt2",
+)  # fmt: skip
+"""The families that the device serves, by the names of ``toktier-stream tokenizers fetch``."""
+
+SHIM: Final = "shim"
 
 Tell = Callable[[str], None]
-
-
-class Card(Device, Protocol):
-    """A device that can be waited for and looked into."""
-
-    def synchronize(self) -> None:
-        """Wait for all that was started."""
-        ...
-
-    def profile(self, plan: Plan, repeats: int = 5) -> list[tuple[str, float]]:
-        """Microseconds of each launch."""
-        ...
-
-
-OpenCard = Callable[[bool], Card]
-"""A device, with CUDA graphs or without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,66 +58,62 @@ class Settings:
     """After this nothing new is started."""
     random_characters: int = 1_000_000
     real_characters: int = 1_500_000
-    sizes: Sequence[int] = SIZES
-    batches: Sequence[tuple[int, int]] = BATCHES
+    sizes: Sequence[int] = (1_000, 10_000, 100_000, 1_000_000, 8_000_000)
+    """Characters of a single text."""
+    batches: Sequence[tuple[int, int]] = ((1024, 1_000), (256, 16_000), (64, 117_000), (8, 10**6))
+    """(texts, characters of each)."""
     repeats: int = 15
-    limits: Limits = LIMITS
+    limits: Limits = Limits(bytes=1 << 24)  # noqa: RUF009 - frozen
+    """Half a gigabyte of device memory."""
+    peers: bool = True
+
+    @classmethod
+    def small(cls) -> Settings:
+        """What one CPU core does of this in half a minute per family."""
+        return cls(
+            random_characters=20_000,
+            real_characters=20_000,
+            sizes=(1_000, 10_000),
+            batches=((16, 500),),
+            repeats=3,
+            limits=Limits(bytes=1 << 16, texts=64, buckets=(1 << 14,)),
+            peers=False,
+        )
+
+    def with_characters(self, characters: int) -> Settings:
+        """The same with so many random characters per family, and half as many again real ones."""
+        return replace(
+            self, random_characters=characters, real_characters=characters + characters // 2
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One tokenizer on the card's machine."""
+def open_device(name: str) -> OpenCard:
+    """``shim``, or the number of a CUDA device."""
+    if name == SHIM:
+        folder = cache_root() / "gpu-shim"
 
-    name: str
-    tables: DeviceTables
-    reference: ReferenceEncoder
-    cpu: Encoder | None
-    """The exact CPU engine, where it can run."""
-    vocabulary: Sequence[str]
-    literals: Sequence[str]
+        def shim(graphs: bool) -> Card:
+            return ShimDevice(build(folder), mode="shuffled")
 
-    @property
-    def fallback(self) -> Encoder:
-        """What encodes the texts that the device leaves."""
-        return self.cpu or self.reference
+        return shim
+
+    def cuda(graphs: bool) -> Card:
+        return CupyDevice(int(name), graphs)
+
+    return cuda
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """One workload, medians in microseconds. ``encode`` is the whole call, ids and byte lengths
-    in host memory; the parts were measured one by one, with a wait behind each."""
-
-    texts: int
-    characters: int
-    bytes: int
-    tokens: int
-    left_to_cpu: int
-    encode_graph: float
-    encode_eager: float
-    pack: float
-    upload: float
-    kernels_graph: float
-    kernels_eager: float
-    download_ids: float
-    download_ids_and_lengths: float
-    cpu_engine: float | None
-    reference: float | None
-
-    @property
-    def megabytes_per_second(self) -> float:
-        """Of the whole call with graphs."""
-        return self.bytes / self.encode_graph
-
-
-def load(folder: Path) -> Family:
-    """A family's folder. Raises ``TOKENIZER_LOAD``, or DeviceError where its tables can neither
-    be read nor made, or the GPU does not serve it."""
-    artifact = Artifact.load(folder)
+def load(file: Path, name: str = "") -> Family:
+    """A tokenizer.json, or the folder it is in. Raises ``TOKENIZER_LOAD``, or DeviceError where
+    its tables can neither be read nor made, or the GPU does not serve it."""
+    artifact = Artifact.load(file)
     reference = Reference(artifact)
-    tables, cpu = _tables(folder, artifact, reference)
+    name = name or artifact.path.parent.name
+    tables, cpu = _tables(name, artifact, reference)
     vocabulary = sorted(reference.tokenizer.get_vocab(with_added_tokens=False))
     return Family(
-        name=folder.name,
+        name=name,
+        artifact=artifact,
         tables=tables,
         reference=ReferenceEncoder(reference),
         cpu=cpu,
@@ -133,37 +123,39 @@ def load(folder: Path) -> Family:
 
 
 def _tables(
-    folder: Path, artifact: Artifact, reference: Reference
-) -> tuple[DeviceTables, Encoder | None]:
+    name: str, artifact: Artifact, reference: Reference
+) -> tuple[DeviceTables, FastEncoder | None]:
     if importlib.util.find_spec("numba") is None:
         try:
-            return DeviceTables.load(folder / TABLES), None
+            return DeviceTables.load(artifact.path.parent / TABLES), None
         except OSError as error:
-            raise DeviceError(f"{folder.name}: no numba here, and no {TABLES}") from error
+            raise DeviceError(f"{name}: no numba here, and no {TABLES}") from error
     # Only here, because it needs numba.
     from toktier_stream.tokenizer.admission import load_encoder
     from toktier_stream.tokenizer.tables import Refusal
 
     encoder = load_encoder(artifact, reference=reference)
     if isinstance(encoder, Refusal):
-        raise DeviceError(f"{folder.name} is not served: {encoder}")
+        raise DeviceError(f"{name} is not served: {encoder}")
     tables = DeviceTables.build(encoder.compiled)
     if isinstance(tables, Refusal):
-        raise DeviceError(f"{folder.name} is not served: {tables}")
+        raise DeviceError(f"{name} is not served: {tables}")
     return tables, encoder
 
 
-def prepare(folder: Path) -> None:
+def prepare(file: Path) -> Path:
     """Leave a family's tables beside its file, for a machine without numba. Raises as
     :func:`load`."""
-    load(folder).tables.save(folder / TABLES)
+    family = load(file)
+    target = family.artifact.path.parent / TABLES
+    family.tables.save(target)
+    return target
 
 
 def real_texts(files: Iterable[Path], characters: int) -> Iterator[bytes]:
     """Texts of about 20,000 characters: the files given, then the standard library's sources."""
-    sources = Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")
-    for file in (*files, *sorted(sources)):
-        text = file.read_bytes().decode(errors="ignore")
+    given = (file.read_bytes().decode(errors="ignore") for file in files)
+    for text in (*given, sources_text(4 * characters).decode()):
         for at in range(0, len(text), 20_000):
             if characters <= 0:
                 return
@@ -191,141 +183,41 @@ def exactness(
     return outcomes
 
 
-def _median(repeats: int, action: Callable[[], object]) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return 1e6 * statistics.median(times)
-
-
-class Clock:
-    """Times workloads of one family on two devices: one replays graphs, one launches."""
-
-    def __init__(self, family: Family, open_card: OpenCard, settings: Settings) -> None:
-        """Raises DeviceError."""
-        self._family = family
-        self._settings = settings
-        self._cards = {graphs: open_card(graphs) for graphs in (True, False)}
-        self._encoders = {
-            graphs: GpuEncoder(family.tables, family.fallback, card, settings.limits)
-            for graphs, card in self._cards.items()
-        }
-        for encoder in self._encoders.values():
-            encoder.warm()
-
-    def time(self, texts: Sequence[bytes]) -> Timing:
-        """Raises DeviceError, also if ids or lengths differ from the CPU's."""
-        encoder = self._encoders[True]
-        before = sum(encoder.fallbacks.values())
-        batch = encoder.encode(texts)
-        left = sum(encoder.fallbacks.values()) - before
-        oracle = self._family.fallback
-        for i, text in enumerate(texts):
-            expected = oracle.encode(text)
-            if not (expected.ids == batch[i].ids).all() or len(expected) != len(batch[i]):
-                raise DeviceError(f"text {i} of a timed batch differs")
-        cpu = self._family.cpu
-        size = sum(map(len, texts))
-        repeats = max(3, min(self._settings.repeats, 60_000_000 // size))
-        whole = {
-            graphs: _median(repeats, lambda e=e: e.encode(texts))  # type: ignore[misc]
-            for graphs, e in self._encoders.items()
-        }
-        parts = self._parts(texts, size, repeats, len(batch.ids))
-        return Timing(
-            texts=len(texts),
-            characters=sum(len(t.decode()) for t in texts),
-            bytes=size,
-            tokens=len(batch.ids),
-            left_to_cpu=left,
-            encode_graph=whole[True],
-            encode_eager=whole[False],
-            **parts,
-            cpu_engine=None if cpu is None else _median(3, lambda: [cpu.encode(t) for t in texts]),
-            reference=_median(1, lambda: [self._family.reference.encode(t) for t in texts])
-            if size <= 1_100_000
-            else None,
-        )
-
-    def _parts(
-        self, texts: Sequence[bytes], size: int, repeats: int, tokens: int
-    ) -> dict[str, float]:
-        encoder, card = self._encoders[True], self._cards[True]
-        plan = encoder.plan_for(size)
-        data = encoder.packed(texts, size)
-
-        def upload() -> None:
-            card.upload(encoder.buffers.input, data)
-            card.synchronize()
-
-        def kernels(graphs: bool) -> None:
-            self._cards[graphs].run(self._encoders[graphs].plan_for(size))
-            self._cards[graphs].synchronize()
-
-        upload()
-        other = self._encoders[False]
-        self._cards[False].upload(other.buffers.input, data)
-        self._cards[False].synchronize()
-        card.run(plan)
-        report = card.download(encoder.buffers.report, encoder.buffers.report_size)
-        count = int(report.view("<u4")[TOKENS])
-        return {
-            "pack": _median(repeats, lambda: encoder.packed(texts, size)),
-            "upload": _median(repeats, upload),
-            "kernels_graph": _median(repeats, lambda: kernels(True)),
-            "kernels_eager": _median(repeats, lambda: kernels(False)),
-            "download_ids": _median(repeats, lambda: card.download(encoder.buffers.out, 4 * count)),
-            "download_ids_and_lengths": _median(
-                repeats, lambda: card.download(encoder.buffers.out, 8 * count)
-            ),
-        }
-
-    def profile(self, texts: Sequence[bytes]) -> list[tuple[str, float]]:
-        """Microseconds of each kernel on one batch. Raises DeviceError."""
-        encoder, card = self._encoders[False], self._cards[False]
-        size = sum(map(len, texts))
-        card.upload(encoder.buffers.input, encoder.packed(texts, size))
-        return card.profile(encoder.plan_for(size))
-
-    def close(self) -> None:
-        """Give both devices back."""
-        for encoder in self._encoders.values():
-            encoder.close()
-
-
 def check(
-    folders: Sequence[Path],
+    files: Sequence[Path] | dict[str, Path],
     open_card: OpenCard,
-    files: Sequence[Path] = (),
+    texts: Sequence[Path] = (),
     settings: Settings | None = None,
     tell: Tell = print,
 ) -> dict[str, Any]:
     """Exactness of all families, then timings, as far as the time goes. Fit for JSON.
 
-    Raises DeviceError if there is no device.
+    ``files``: tokenizer.json files or their folders, by name where they have one. Raises
+    DeviceError if there is no device.
     """
     chosen = settings or Settings()
     end = time.monotonic() + chosen.seconds
-    probe = open_card(True)
-    result: dict[str, Any] = {"device": probe.name, "exactness": {}, "timings": {}, "profile": {}}
-    probe.close()
+    named = files if isinstance(files, dict) else {file.name: file for file in files}
+    result: dict[str, Any] = {
+        "device": _name_of(open_card),
+        "host": {"cpus": os.cpu_count(), "load_average": os.getloadavg()[0], **_versions()},
+        "exactness": {},
+        "timings": {},
+        "profile": {},
+        "peers": {},
+    }
     families = []
-    for folder in folders:
+    for name, file in named.items():
         if time.monotonic() > end:
-            tell(f"{folder.name}: no time left")
+            tell(f"{name}: no time left")
             break
-        family = load(folder)
-        card = open_card(True)
-        encoder = GpuEncoder(family.tables, family.fallback, card, chosen.limits)
-        outcomes = exactness(family, encoder, files, chosen)
-        encoder.close()
+        family = load(file, name)
+        outcomes = _exact(family, open_card, texts, chosen)
         families.append(family)
-        result["exactness"][family.name] = {n: asdict(o) for n, o in outcomes.items()}
-        for name, outcome in outcomes.items():
+        result["exactness"][name] = {n: asdict(o) for n, o in outcomes.items()}
+        for kind, outcome in outcomes.items():
             tell(
-                f"{family.name}, {name}: {outcome.characters:,} characters in {outcome.texts:,} "
+                f"{name}, {kind}: {outcome.characters:,} characters in {outcome.texts:,} "
                 f"texts, {outcome.left_to_cpu} left to the CPU, "
                 f"{len(outcome.differences)} differences"
             )
@@ -333,37 +225,76 @@ def check(
         if time.monotonic() > end:
             tell(f"{family.name}: no time left for timings")
             continue
-        result["timings"][family.name], result["profile"][family.name] = _timings(
-            family, open_card, chosen, end, tell
-        )
+        _timings(result, family, open_card, chosen, end, tell)
     return result
 
 
+def _name_of(open_card: OpenCard) -> str:
+    card = open_card(True)
+    try:
+        return card.name
+    finally:
+        card.close()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("cupy", "numpy", "tokenizers"):
+        if importlib.util.find_spec(package) is not None:
+            module = importlib.import_module(package)
+            found[package] = str(module.__version__)
+    return found
+
+
+def _exact(
+    family: Family, open_card: OpenCard, texts: Sequence[Path], settings: Settings
+) -> dict[str, Outcome]:
+    card = open_card(True)
+    try:
+        encoder = GpuEncoder(family.tables, family.fallback, card, settings.limits)
+        return exactness(family, encoder, texts, settings)
+    finally:
+        card.close()
+
+
 def _timings(
-    family: Family, open_card: OpenCard, settings: Settings, end: float, tell: Tell
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    clock = Clock(family, open_card, settings)
+    result: dict[str, Any],
+    family: Family,
+    open_card: OpenCard,
+    settings: Settings,
+    end: float,
+    tell: Tell,
+) -> None:
     longest = max((*settings.sizes, *(n * size for n, size in settings.batches)))
     context = generate_context(7, min(longest, settings.limits.bytes // 2))
     workloads = [(1, size) for size in settings.sizes] + list(settings.batches)
-    timings, profile = [], {}
-    for count, size in workloads:
-        texts = [
-            context[at : at + size].encode()
-            for at in range(0, min(count * size, len(context)), size)
-        ]
-        if time.monotonic() > end or sum(map(len, texts)) > settings.limits.bytes:
-            continue
-        timing = clock.time(texts)
-        timings.append({**asdict(timing), "mb_per_s": timing.megabytes_per_second})
-        profile[f"{len(texts)} x {size}"] = clock.profile(texts)
-        tell(f"{family.name}, {len(texts)} x {size:,} characters: {_line(timing)}")
-    clock.close()
-    return timings, profile
+    timings = result["timings"][family.name] = []
+    profile = result["profile"][family.name] = {}
+    with ExitStack() as stack:
+        clock = Clock(
+            family, open_card, settings.limits, settings.repeats, stack, peers=settings.peers
+        )
+        peers = clock.peers
+        result["peers"][family.name] = {**peers.versions, **peers.refused}
+        for count, size in workloads:
+            texts = [
+                context[at : at + size].encode()
+                for at in range(0, min(count * size, len(context)), size)
+            ]
+            if time.monotonic() > end or sum(map(len, texts)) > settings.limits.bytes:
+                continue
+            timing = clock.time(texts)
+            timings.append({**asdict(timing), "mb_per_s": timing.megabytes_per_second})
+            profile[f"{len(texts)} x {size}"] = clock.profile(texts)
+            tell(f"{family.name}, {len(texts)} x {size:,} characters: {_line(timing)}")
 
 
 def _line(t: Timing) -> str:
     against = f"; CPU engine {t.cpu_engine:,.0f}" if t.cpu_engine else ""
+    if t.cpu_engine_threads:
+        against += f", on all cores {t.cpu_engine_threads:,.0f}"
+    for name, peer in t.peers.items():
+        against += f"; {name} {peer.us:,.0f}{'' if peer.exact else '*'}"
     return (
         f"{t.encode_graph:,.0f} µs with graphs ({t.megabytes_per_second:,.0f} MB/s), "
         f"{t.encode_eager:,.0f} without; up {t.upload:,.0f}, kernels {t.kernels_graph:,.0f}, "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -261,6 +262,61 @@ def pipeline(
     raise typer.Exit(0 if result["exact"] and result["opening"]["exact"] else 1)
 
 
+@app.command("gpu")
+def gpu(
+    tokenizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tokenizer",
+            "-t",
+            help="NAME=FILE of a tokenizer.json; repeat for several. Default: all byte-level "
+            "families in the cache, else the small one shipped.",
+        ),
+    ] = None,
+    text: Annotated[
+        list[Path] | None, typer.Option("--text", exists=True, help="Real text to compare, too.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="Number of a CUDA device, or shim: the kernels on one CPU core.")
+    ] = "0",
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="After these nothing new is started.")
+    ] = 7.0,
+    characters: Annotated[
+        str | None, typer.Option(help="Random characters per tokenizer; 1M, or 20K on the shim.")
+    ] = None,
+    peers: Annotated[bool, typer.Option(help="Measure other tokenizers too.")] = True,
+    save: SaveTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a GPU with the reference on every tokenizer, then measure it.
+
+    Exit code 1 if ids differ; 3 where there is no GPU.
+    """
+    with worker_extra():
+        from toktier_gpu.device import DeviceError
+        from toktier_stream.bench import gpu as bench
+        from toktier_stream.bench import gpu_tables
+    if device != bench.SHIM and not device.isdecimal():
+        raise typer.BadParameter(f"{device!r} is neither a number nor {bench.SHIM}")
+    chosen = bench.Settings.small() if device == bench.SHIM else bench.Settings()
+    if characters is not None:
+        (count,) = _sizes(characters)
+        chosen = chosen.with_characters(count)
+    try:
+        result = bench.check(
+            _files(tokenizer, bench.BYTE_LEVEL),
+            bench.open_device(device),
+            text or (),
+            replace(chosen, seconds=60 * minutes, peers=chosen.peers and peers),
+            _tell,
+        )
+    except DeviceError as error:
+        raise ToktierError(Code.GPU_UNAVAILABLE, str(error)) from error
+    _finish(result, save, None, as_json, gpu_tables.show, None)
+    raise typer.Exit(1 if bench.differences(result) else 0)
+
+
 # What the verbs share
 
 
@@ -275,13 +331,13 @@ def _settings(options: list[str] | None) -> dict[str, str]:
     return found
 
 
-def _files(options: list[str] | None) -> dict[str, Path]:
-    """Name to tokenizer.json."""
+def _files(options: list[str] | None, wanted: Sequence[str] = _DEFAULTS) -> dict[str, Path]:
+    """Name to tokenizer.json; without options the ``wanted`` ones of the cache."""
     from toktier_stream.tokenizer.fetch import default_cache
     from toktier_stream.tokenizer.shipped import shipped_path
 
     if not options:
-        cached = {name: default_cache() / name / "tokenizer.json" for name in _DEFAULTS}
+        cached = {name: default_cache() / name / "tokenizer.json" for name in wanted}
         found = {name: file for name, file in cached.items() if file.is_file()}
         return found or {"shipped": shipped_path()}
     files = {}
