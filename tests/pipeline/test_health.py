@@ -191,11 +191,11 @@ async def test_a_thread_that_never_returns_trips_the_watchdog(
 
     apply = Machine.apply
 
-    def hang(self, batch, event, now_ms):
+    def hang(self, batch, event, *rest):
         if event.session_id == "hangs":
             hung.set()
             release.wait(60)
-        return apply(self, batch, event, now_ms)
+        return apply(self, batch, event, *rest)
 
     monkeypatch.setattr(Machine, "apply", hang)
     async with Probed(backend, settings) as running:

@@ -103,8 +103,8 @@ class Batcher:
         self._limit = queue_bytes
         self._linger_s = linger_s
         self._devices = dict(devices or {})
-        self._cpu: FairQueue[int, Miss] = FairQueue(_size)
-        self._device: FairQueue[int, Miss] = FairQueue(_size)
+        self._cpu: FairQueue[int, Miss] = FairQueue(_text_bytes)
+        self._device: FairQueue[int, Miss] = FairQueue(_text_bytes)
         self._held = 0  # bytes of everything submitted and not done
         self._idle = 0
         self._stopping = False
@@ -302,6 +302,10 @@ def outcome(miss: Miss) -> Prepared | None:
     if miss.error is not None and not isinstance(miss.error, ToktierError):
         raise miss.error
     return miss.prepared
+
+
+def _text_bytes(miss: Miss) -> int:
+    return len(miss.text)
 
 
 def _size(miss: Miss) -> int:

@@ -22,16 +22,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 from toktier_stream import telemetry
-from toktier_stream.broker.port import Broker, GroupConsumer, Record, Transaction
+from toktier_stream.broker.port import Broker, GroupConsumer, OutRecord, Record
 from toktier_stream.config import Settings
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.pipeline import tracing
 from toktier_stream.pipeline.batcher import Batcher
-from toktier_stream.pipeline.changelog import restore
+from toktier_stream.pipeline.changelog import CHUNK, Follower, Progress, restore
+from toktier_stream.pipeline.delivery import Delivery, delivery_of
 from toktier_stream.pipeline.health import PartitionFacts
 from toktier_stream.pipeline.offsets import AnsweredOffsets
-from toktier_stream.pipeline.processor import Processor, Work
+from toktier_stream.pipeline.processor import Processor
 from toktier_stream.pipeline.reject_limit import RejectLimit
+from toktier_stream.pipeline.replies import Work
 from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
 from toktier_stream.session.machine import Machine
 from toktier_stream.session.store import Store
@@ -110,12 +112,13 @@ class Partition:
         self._checks: list[CheckRecord] = []
         self._quarantines: list[str] = []
         self._task: asyncio.Task[None] | None = None
+        self.restore = Progress()  # of this life's replay
 
     def facts(self) -> PartitionFacts:
         """Where it stands, for health and the watchdog."""
         return PartitionFacts(
             self.number, self.state.value, self.epoch, self._done_offset, self._waiting,
-            self._attempts,
+            self._attempts, self.restore.applied, self.restore.to_go,
         )  # fmt: skip
 
     def start(self) -> None:
@@ -192,15 +195,17 @@ class Partition:
     async def _live(self) -> None:
         try:
             while self.state is not State.STOPPING:
-                transaction = self._shared.broker.transaction(self._transactional_id)
+                delivery = delivery_of(
+                    self._shared.settings, self._shared.broker, self._shared.consumer, self.number
+                )
                 try:
-                    await self._life(transaction)
+                    await self._life(delivery)
                 except (ToktierError, OSError, TimeoutError) as error:
                     if not await self._retry(error, self._attempts):
                         return
                     self._attempts += 1
                 finally:
-                    await transaction.stop()
+                    await delivery.stop()
         finally:
             if self.state is State.STOPPING:
                 self._move(State.STOPPED)
@@ -212,7 +217,7 @@ class Partition:
         self._shared.instruments.add("toktier.interruptions", code=code)
         if self._stopping():
             return True
-        fenced = isinstance(error, ToktierError) and error.code is Code.PRODUCER_FENCED
+        fenced = isinstance(error, ToktierError) and error.code in _REPLACED
         fatal = isinstance(error, ToktierError) and error.code in _FATAL
         full = isinstance(error, ToktierError) and error.code is Code.STORE_FULL
         if full:
@@ -240,15 +245,11 @@ class Partition:
             pass
         return True
 
-    @property
-    def _transactional_id(self) -> str:
-        s = self._shared.settings
-        return f"{s.group}-{s.topic_appends}-{self.number}"
-
-    async def _life(self, transaction: Transaction) -> None:
+    async def _life(self, delivery: Delivery) -> None:
         shared, s = self._shared, self._shared.settings
-        await transaction.start()
+        await delivery.start()
         committed = await shared.consumer.committed(self.number)
+        claim = await delivery.claim(committed)
         earlier = self._shared.threads.get(self.number)
         if earlier is not None and not earlier.done():
             # An earlier life was abandoned in the middle: a store is used by one thread at a time.
@@ -256,14 +257,18 @@ class Partition:
         if self._stopping():
             return
         self._move(State.RESTORING)
-        await restore(
-            shared.broker.reader(s.topic_sessions),
+        end, follower = await restore(
+            partial(shared.broker.reader, s.topic_sessions),
             self.number,
             self._store,
-            shared.executor,
+            self._in_thread,
             s.restore_deadline_s,
             shared.instruments,
+            claim=claim,
+            told=self._restoring,
         )
+        delivery.begin(end)
+        await self._heal(delivery, follower)
         if self._stopping():
             return
         processor = Processor(
@@ -272,7 +277,7 @@ class Partition:
             self._waker(),
         )  # fmt: skip
         # Ended sessions go first: where the store is full, that makes the room for what follows.
-        await self._turn(processor, transaction, [])
+        await self._turn(processor, delivery, [])
         if self._stopping():
             return
         self._next_offset = self._done_offset = committed.offset if committed else 0
@@ -282,9 +287,27 @@ class Partition:
         shared.consumer.resume(self.number)
         _LOG.info("partition_running", partition=self.number, offset=self._next_offset)
         while self.state is State.RUNNING:
-            await self._next(processor, transaction)
+            await self._next(processor, delivery)
         if self._stopping() and (self._checks or self._quarantines):
-            await self._turn(processor, transaction, [])
+            await self._turn(processor, delivery, [])
+
+    def _restoring(self, progress: Progress) -> None:
+        self.restore = progress
+
+    async def _heal(self, delivery: Delivery, follower: Follower) -> None:
+        """Write again what a replaced owner has written over: compaction keeps the last record."""
+        shadowed = sorted(follower.lineage.shadowed)
+        for start in range(0, len(shadowed), CHUNK):
+            keys = shadowed[start : start + CHUNK]
+            values = await self._in_thread(partial(_values, self._store, keys))
+            topic = self._shared.settings.topic_sessions
+            changes = [
+                OutRecord(topic, key, value, (), self.number)
+                for key, value in zip(keys, values, strict=True)
+            ]
+            await delivery.publish([], changes, None, 0)
+        if shadowed:
+            _LOG.warning("changelog_healed", partition=self.number, records=len(shadowed))
 
     def _waker(self) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
@@ -294,12 +317,12 @@ class Partition:
 
         return wake
 
-    async def _next(self, processor: Processor, transaction: Transaction) -> None:
+    async def _next(self, processor: Processor, delivery: Delivery) -> None:
         """Wait for records or duties, then take a turn."""
-        if not self._inbox and not processor.has_duties():
+        self._wake.clear()
+        if not self._inbox and not processor.returned:
             if not processor.waiting:
                 self.settled.set()
-            self._wake.clear()
             try:
                 async with asyncio.timeout(_IDLE_S):
                     await self._wake.wait()
@@ -310,10 +333,10 @@ class Partition:
         records = self._take()
         if not (records or self._checks or self._quarantines or processor.has_duties()):
             return
-        await self._turn(processor, transaction, records)
+        await self._turn(processor, delivery, records)
 
     async def _turn(
-        self, processor: Processor, transaction: Transaction, records: list[Record]
+        self, processor: Processor, delivery: Delivery, records: list[Record]
     ) -> None:
         """One batch: process, publish, store."""
         checks, self._checks = self._checks, []
@@ -327,7 +350,7 @@ class Partition:
             if work is None:
                 return
             processed = time.time_ns()
-            published = await self._publish(transaction, work)
+            published = await self._publish(delivery, work)
         except BaseException:
             if work is not None:
                 work.batch.discard()
@@ -370,10 +393,10 @@ class Partition:
         self._relieve()
         return records
 
-    async def _publish(self, transaction: Transaction, work: Work) -> list[tuple[int, int]]:
-        s = self._shared.settings
-        return await transaction.publish(
-            work.outputs, s.group, s.topic_appends, self.number, work.position
+    async def _publish(self, delivery: Delivery, work: Work) -> list[tuple[int, int]]:
+        cut = work.changelog_from
+        return await delivery.publish(
+            work.outputs[:cut], work.outputs[cut:], work.position, work.answered
         )
 
     def _measure(self, work: Work, started: int, processed: int, sent: int, stored: int) -> None:
@@ -388,6 +411,14 @@ class Partition:
 
 
 _FATAL = frozenset({Code.STORE_FORMAT, Code.STORE_BUSY, Code.TOPIC_MISSING, Code.CONFIG_INVALID})
+
+
+# Another worker has the partition, or had it meanwhile.
+_REPLACED = frozenset({Code.PRODUCER_FENCED, Code.PARTITION_LOST})
+
+
+def _values(store: Store, keys: Sequence[bytes]) -> list[bytes | None]:
+    return [store.value(key) for key in keys]
 
 
 def _told(running: asyncio.Future[Any]) -> None:

@@ -14,62 +14,30 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
-
-from opentelemetry import trace
 
 from toktier_stream import telemetry
 from toktier_stream.broker.port import Committed, OutRecord, Record
-from toktier_stream.config import KIB, Settings
-from toktier_stream.errors import Code, ToktierError, describe
+from toktier_stream.config import Settings
 from toktier_stream.pipeline import tracing
 from toktier_stream.pipeline.batcher import Batcher, Miss
 from toktier_stream.pipeline.lanes import Lanes, Step
 from toktier_stream.pipeline.offsets import AnsweredOffsets
+from toktier_stream.pipeline.replies import Replies, Work
 from toktier_stream.pipeline.tracing import EventTrace
-from toktier_stream.pipeline.verifier import Sample, Sampler, emitted
+from toktier_stream.pipeline.verifier import Sampler
 from toktier_stream.session.machine import Machine
 from toktier_stream.session.prepared import Prepared
-from toktier_stream.session.store import Batch, Store
-from toktier_stream.wire.answers import encode_check, encode_reject, encode_update
+from toktier_stream.session.store import Store
+from toktier_stream.wire.answers import encode_check
 from toktier_stream.wire.codec import decode_event
-from toktier_stream.wire.headers import trace_context
-from toktier_stream.wire.messages import (
-    MAX_SESSION_ID_BYTES,
-    AppendEvent,
-    CheckRecord,
-    Close,
-    Reject,
-    Reset,
-    Status,
-    Timings,
-    TokenUpdate,
-)
+from toktier_stream.wire.messages import AppendEvent, CheckRecord, Reset, Status, TokenUpdate
 from toktier_stream.wire.parts import EventJoiner, Failure
 from toktier_stream.wire.refusal import WireError
-from toktier_stream.wire.split import split_update
 
-_LOG = telemetry.logger(__name__)
 _EVICTED_AT_ONCE = 64
 _EVICTED_BY_QUOTA = 8
 _EVICTION_S = 5.0
-
-
-@dataclass(slots=True)
-class Work:
-    """What one batch came to. ``outputs`` and ``position`` are published as one transaction."""
-
-    batch: Batch
-    position: Committed
-    outputs: list[OutRecord] = field(default_factory=list)
-    changelog_from: int = 0
-    samples: list[Sample] = field(default_factory=list)
-    traces: list[EventTrace] = field(default_factory=list)
-    sent_at_us: list[int] = field(default_factory=list)
-    events: int = 0
-    rejected: int = 0
-    touched: set[bytes] = field(default_factory=set)
 
 
 class Processor:
@@ -93,9 +61,11 @@ class Processor:
         self._s = settings
         self._machine = machine
         self._store = store
-        self._sampler = sampler
+        self._replies = Replies(partition, settings, machine, sampler, instruments)
         self._instruments = instruments
         self._answered = answered
+        # At-least-once delivery: input below this offset was answered before, and may come again.
+        self._answered_before = store.answered
         self._batcher = batcher
         self._wake = wake
         self._lanes: Lanes[Work] = Lanes(answered, self._defer)
@@ -114,10 +84,13 @@ class Processor:
         """Whether there is something to look after without new records: texts that came back,
         open parts whose deadline passes, sessions whose lifetime does."""
         return (
-            bool(self._back)
-            or self._joiner.open_sets > 0
-            or time.monotonic() >= self._next_eviction
+            self.returned or self._joiner.open_sets > 0 or time.monotonic() >= self._next_eviction
         )
+
+    @property
+    def returned(self) -> bool:
+        """Whether a full text came back that has not been applied."""
+        return bool(self._back)
 
     @property
     def waiting(self) -> int:
@@ -178,6 +151,7 @@ class Processor:
             work.batch.discard()
             return None
         work.position = self._answered.position(self._next, self._oldest())
+        work.answered = self._next
         return work
 
     def _oldest(self) -> int | None:
@@ -301,15 +275,18 @@ class Processor:
         began = time.time_ns()
         work.touched.add(event.session_id.encode())
         answer = self._machine.apply(work.batch, event, began // 1_000_000, prepared)
+        if answer.code is Code.STALE_REVISION and record.offset < self._answered_before:
+            # Not a producer's fault: this event was applied and answered, and then read again.
+            answer = replace(answer, status=Status.DUPLICATE, code=None, message="")
         if event_trace is not None:
-            _mark(event_trace, answer, miss, began, time.time_ns())
+            event_trace.stages(answer, miss, began, time.time_ns())
             work.traces.append(event_trace)
-        self._count(event, answer)
-        self._answer(work, record, answer, event_trace, sent_at_us=event.sent_at_us)
+        self._replies.count(event, answer)
+        self._replies.answer(work, record, answer, event_trace, sent_at_us=event.sent_at_us)
         if answer.status is Status.REJECTED and answer.code is not None:
-            self._reject(work, record, answer.code, answer.message)
+            self._replies.reject(work, record, answer.code, answer.message)
         if answer.status is Status.OK and not answer.closed:
-            self._sample(work, record, answer, event_trace)
+            self._replies.sample(work, record, answer, event_trace)
 
     def _refuse(
         self, work: Work, record: Record, error: WireError, event_trace: EventTrace | None
@@ -344,7 +321,7 @@ class Processor:
         """Reject a record that nobody can read, and set aside the log it stands in."""
         if event_trace is not None:
             work.traces.append(event_trace)
-        self._reject(work, record, error.code, str(error))
+        self._replies.reject(work, record, error.code, str(error))
         if error.quarantines and self._machine.quarantine(work.batch, error.session_id.encode()):
             self._instruments.add("toktier.quarantined", reason="poison")
 
@@ -386,9 +363,9 @@ class Processor:
         if event_trace is not None:
             work.traces.append(event_trace)
         for source in sources:
-            self._reject(work, source, failure.code, failure.message)
+            self._replies.reject(work, source, failure.code, failure.message)
         self._instruments.add("toktier.events", status=answer.status.value, code=failure.code.value)
-        self._answer(work, sources[-1] if sources else None, answer, event_trace)
+        self._replies.answer(work, sources[-1] if sources else None, answer, event_trace)
 
     def _release(self, session_id: str) -> list[Record]:
         """The session's held parts, held no longer: whoever asks answers them."""
@@ -399,119 +376,6 @@ class Processor:
         for record in self._release(session_id):
             self._answered.add(record.offset)
 
-    def _answer(
-        self,
-        work: Work,
-        record: Record | None,
-        answer: TokenUpdate,
-        event_trace: EventTrace | None,
-        sent_at_us: int = 0,
-    ) -> None:
-        work.events += 1
-        if record is not None:
-            now_us = time.time_ns() // 1000
-            encode = answer.timings.encode_us if answer.timings else 0
-            queued = max(0, now_us - encode - record.timestamp_ms * 1000)
-            total = max(0, now_us - sent_at_us) if sent_at_us else 0
-            answer = replace(answer, timings=Timings(queued, encode, total))
-        if sent_at_us:
-            work.sent_at_us.append(sent_at_us)
-        if event_trace is not None and record is not None:
-            event_trace.answer = answer
-            headers = event_trace.headers(record)
-        else:
-            headers = trace_context(record.headers) if record is not None else ()
-        for part in split_update(answer, self._s.part_bytes):
-            work.outputs.append(
-                OutRecord(
-                    self._s.topic_tokens, *encode_update(part, trace=headers), self._partition
-                )
-            )
-
-    def _reject(self, work: Work, record: Record, code: Code, message: str) -> None:
-        work.rejected += 1
-        self._instruments.add("toktier.rejects", code=code.value)
-        _LOG.warning(
-            "event_rejected", code=code.value, partition=record.partition, offset=record.offset
-        )
-        reject = Reject(
-            code=code,
-            message=message or describe(code),
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            key=record.key,
-            value=record.value,
-            headers=record.headers,
-        )
-        size = len(record.key or b"") + len(record.value or b"")
-        size += sum(len(name) + len(value or b"") for name, value in record.headers)
-        if size > self._s.max_event_bytes + 64 * KIB:
-            # The input topic admits more than the rejects topic, or the record came compressed:
-            # a reject that cannot be published would stop the partition for good.
-            note = f"{reject.message} Its {size} bytes are too many to be kept here."
-            key = record.key if len(record.key or b"") <= MAX_SESSION_ID_BYTES else None
-            reject = replace(reject, message=note, key=key, value=None, headers=())
-        work.outputs.append(
-            OutRecord(self._s.topic_rejects, *encode_reject(reject), self._partition)
-        )
-
-    def _count(self, event: AppendEvent, answer: TokenUpdate) -> None:
-        i = self._instruments
-        i.add(
-            "toktier.events",
-            status=answer.status.value,
-            code=answer.code.value if answer.code else "",
-        )
-        if not isinstance(event.op, Close):
-            i.add("toktier.received", len(event.op.text))
-        e, t = answer.evidence, answer.timings
-        if e is None or t is None:
-            return
-        i.add("toktier.answers", route=answer.route.value)
-        i.add("toktier.encoded", e.chars_encoded)
-        if e.widenings:
-            i.add("toktier.widenings", e.widenings)
-        if e.fallback:
-            i.add("toktier.fallbacks")
-        i.record("toktier.encode.duration", t.encode_us / 1e6, route=answer.route.value)
-
-    def _sample(
-        self, work: Work, record: Record, answer: TokenUpdate, event_trace: EventTrace | None
-    ) -> None:
-        if not self._sampler.wants(answer.session_id, answer.revision):
-            return
-        session = work.batch.session(answer.session_id.encode())
-        if session is None:
-            return
-        try:
-            text, ids = session.text(), emitted(session.ids(), answer)
-        except ToktierError as error:
-            if error.code is not Code.STORE_CORRUPT:
-                raise
-            # A page that the answer did not need is damaged. The answer stands; the session does
-            # not: its next event is a miss, as wherever else damage is found.
-            work.batch.remove(answer.session_id.encode())
-            return
-        context: trace.SpanContext | None = None
-        if event_trace is not None:
-            context = event_trace.span.get_span_context()
-        work.samples.append(
-            Sample(
-                partition=self._partition,
-                offset=record.offset,
-                session_id=answer.session_id,
-                revision=answer.revision,
-                tokenizer=answer.tokenizer,
-                route=answer.route,
-                engine=answer.evidence.engine if answer.evidence else "",
-                text=text,
-                ids=ids,
-                reference=self._machine.reference(answer.tokenizer),
-                context=context,
-            )
-        )
-
 
 def _step(
     session_id: str,
@@ -521,18 +385,3 @@ def _step(
 ) -> Step[Work]:
     size = sum(len(record.value or b"") + 256 for record in records)
     return Step(session_id, tuple(record.offset for record in records), size, run, event)
-
-
-def _mark(
-    event_trace: EventTrace, answer: TokenUpdate, miss: Miss | None, began: int, applied: int
-) -> None:
-    """The stages of one applied event: where its text was encoded ahead, that came before."""
-    if miss is not None and miss.ended:
-        event_trace.mark(telemetry.SPAN_QUEUED, miss.submitted, miss.began)
-        event_trace.mark(telemetry.SPAN_ENCODE, miss.began, miss.ended)
-        event_trace.mark(telemetry.SPAN_ROUTE, began, applied)
-        return
-    encode = answer.timings.encode_us * 1000 if answer.timings else 0
-    event_trace.mark(telemetry.SPAN_ROUTE, began, max(began, applied - encode))
-    if encode:
-        event_trace.mark(telemetry.SPAN_ENCODE, max(began, applied - encode), applied)

@@ -10,6 +10,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from toktier_stream import telemetry
 from toktier_stream.broker.port import Headers, Record
+from toktier_stream.pipeline.batcher import Miss
 from toktier_stream.wire.headers import trace_context
 from toktier_stream.wire.messages import Status as AnswerStatus
 from toktier_stream.wire.messages import TokenUpdate
@@ -29,6 +30,19 @@ class EventTrace:
     def mark(self, name: str, start: int, end: int) -> None:
         """Remember one stage."""
         self.marks.append((name, start, end))
+
+    def stages(self, answer: TokenUpdate, miss: Miss | None, began: int, applied: int) -> None:
+        """Remember the stages of an applied event. Where its text was encoded ahead, that came
+        before ``began``."""
+        if miss is not None and miss.ended:
+            self.mark(telemetry.SPAN_QUEUED, miss.submitted, miss.began)
+            self.mark(telemetry.SPAN_ENCODE, miss.began, miss.ended)
+            self.mark(telemetry.SPAN_ROUTE, began, applied)
+            return
+        encode = answer.timings.encode_us * 1000 if answer.timings else 0
+        self.mark(telemetry.SPAN_ROUTE, began, max(began, applied - encode))
+        if encode:
+            self.mark(telemetry.SPAN_ENCODE, max(began, applied - encode), applied)
 
     def headers(self, record: Record) -> Headers:
         """What the answer carries on: this span's context, or the producer's if tracing is off."""
