@@ -14,11 +14,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from toktier_stream import telemetry
 from toktier_stream.broker.port import Committed, OutRecord, Record
 from toktier_stream.config import Settings
+from toktier_stream.errors import Code
 from toktier_stream.pipeline import tracing
 from toktier_stream.pipeline.batcher import Batcher, Miss
 from toktier_stream.pipeline.lanes import Lanes, Step
