@@ -88,7 +88,7 @@ METRICS: Final = (
     Metric("toktier.device.duration", "histogram", "s", "One launch, with its copies"),
     # A partition's life.
     Metric("toktier.partitions", "gauge", "{partition}", "Partitions held, by state", ("state",)),
-    Metric("toktier.ready", "gauge", "1", "1 when /readyz would say so, else 0"),
+    Metric("toktier.ready", "gauge", "{worker}", "1 when /readyz would say so, else 0"),
     Metric(
         "toktier.lag", "gauge", "{record}",
         "Records not answered yet: behind the end, or read and waiting", ("partition",),
@@ -102,7 +102,7 @@ METRICS: Final = (
     # State.
     Metric("toktier.changelog", "counter", "By", "Bytes written to the changelog"),
     Metric("toktier.store.size", "gauge", "By", "Bytes of live records", ("partition",)),
-    Metric("toktier.store.fill", "gauge", "1", "Share of the store's map in use", ("partition",)),
+    Metric("toktier.store.fill", "gauge", "{share}", "Share of its map in use", ("partition",)),
     Metric("toktier.evicted", "counter", "{session}", "Sessions removed, by reason", ("reason",)),
     Metric(
         "toktier.quarantined", "counter", "{session}", "Sessions set aside, by reason", ("reason",)

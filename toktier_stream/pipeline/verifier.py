@@ -123,6 +123,9 @@ class ShadowVerifier:
         self._bytes = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="verifier")
         self._task: asyncio.Task[None] | None = None
+        for verdict in Verdict:
+            # A counter that begins with its first mismatch would show no increase to an alert.
+            instruments.add("toktier.checks", 0, verdict=verdict.value)
         self.dropped = 0
         self.checked = 0
         self.mismatches = 0
