@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -38,6 +38,16 @@ class Settings(BaseSettings):
     topic_checks: str = "toktier.checks"
     topic_rejects: str = "toktier.rejects"
     topic_sessions: str = "toktier.sessions"
+    delivery: Literal["exactly_once", "at_least_once"] = Field(
+        "exactly_once",
+        description="at_least_once: sooner, and after a failure answers may come again, marked",
+    )
+    standby_replicas: int = Field(
+        0, ge=0, description="copies of each partition's state on other workers, kept up to date"
+    )
+    standby_bytes_per_s: int = Field(
+        32 * MIB, ge=KIB, description="changelog that one standby copy reads per second, at most"
+    )
     create_topics: bool = Field(False, description="create missing topics at start")
     partitions: int = Field(4, ge=1, description="partitions of topics that are created")
 

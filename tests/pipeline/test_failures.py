@@ -26,11 +26,11 @@ def backend():
 
 
 def fail_publish(monkeypatch, fails):
-    """Let publish number ``n`` fail where ``fails(n)``, and try again at once."""
+    """Let publish number ``n`` of a position fail where ``fails(n)``, and try again at once."""
     numbers, publish = count(), LocalTransaction.publish
 
     async def failing(self, *args):
-        if fails(next(numbers)):
+        if args[-1] is not None and fails(next(numbers)):
             raise ToktierError(Code.BROKER_UNREACHABLE, "a failure made for the test")
         return await publish(self, *args)
 

@@ -24,7 +24,8 @@ RUNNING = "running"
 class PartitionFacts:
     """Where one partition stands. ``position``: the offset after the last record whose answer is
     committed; ``waiting``: records read and not committed yet; ``attempts``: lives in a row that
-    ended before anything was committed. ``restored``: changelog records applied in this life."""
+    ended before anything was committed. ``restored``: changelog records applied in this life;
+    ``to_restore``: at most so many are left."""
 
     partition: int
     state: str
@@ -33,6 +34,7 @@ class PartitionFacts:
     waiting: int
     attempts: int
     restored: int = 0
+    to_restore: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,9 +335,7 @@ class Partition:
             return
         await self._turn(processor, delivery, records)
 
-    async def _turn(
-        self, processor: Processor, delivery: Delivery, records: list[Record]
-    ) -> None:
+    async def _turn(self, processor: Processor, delivery: Delivery, records: list[Record]) -> None:
         """One batch: process, publish, store."""
         checks, self._checks = self._checks, []
         quarantines, self._quarantines = self._quarantines, []

@@ -7,7 +7,7 @@ database   key                            value
 sessions   session id                     header (header.py)
 pages      16-byte session key, number    page (page.py) or index node (tree.py)
 expiry     minute u32, session id         empty: what to remove next, without a scan (expiry.py)
-meta       name                           format, changelog_offset, source_offset
+meta       name                           format, changelog_offset, source_offset, owner, answered
 ========== ============================== ==================================================
 
 The index that the pages' order and sums are found by is a tree of small records beside the pages,
@@ -52,8 +52,9 @@ from toktier_stream.session.tree import Numbers
 
 __all__ = ["Batch", "CheckReport", "Stat", "Store"]
 
-HOT_PAGES: Final = 2
-"""Pages at the end of a live session that stay decoded in memory."""
+HOT_PAGES: Final = 1
+"""Pages at the end of a live session that stay decoded in memory, if somebody has opened them;
+appends need none (end.py)."""
 
 _NUMBER_BYTES: Final = 4
 
@@ -139,6 +140,10 @@ class Store:
         with env.begin() as txn:
             self.changelog_offset = int(txn.get(b"changelog_offset", b"0", db=self._meta))
             self.source_offset = int(txn.get(b"source_offset", b"-1", db=self._meta))
+            # Of the part of the changelog that is applied: who owned it last, and below which
+            # input offset everything is known to be answered (pipeline/ownership.py).
+            self.owner = int(txn.get(b"owner", b"-1", db=self._meta))
+            self.answered = int(txn.get(b"answered", b"0", db=self._meta))
 
     @classmethod
     def open(
@@ -229,17 +234,53 @@ class Store:
         if self._batch is batch:
             self._batch = None
 
-    def restore(self, records: Iterable[tuple[bytes, bytes | None]], changelog_offset: int) -> None:
+    def restore(
+        self,
+        records: Iterable[tuple[bytes, bytes | None]],
+        changelog_offset: int,
+        *,
+        owner: int | None = None,
+        answered: int | None = None,
+    ) -> None:
         """Apply records of the changelog, in its order, as one LMDB transaction.
 
         Raises ``STORE_FULL``, or ``STORE_FORMAT`` for a key of an unknown kind.
         """
+        self._forget()
+        marks = (self.owner, self.answered)
+        self.owner = marks[0] if owner is None else owner
+        self.answered = marks[1] if answered is None else answered
+        stored = False
+        try:
+            self._write(list(records), changelog_offset, self.source_offset)
+            stored = True
+        finally:
+            if not stored:
+                self.owner, self.answered = marks
+
+    def clear(self) -> None:
+        """Remove everything, as one LMDB transaction: to be restored from the beginning."""
+        self._forget()
+        with told(self.path), self._env.begin(write=True) as txn:
+            for db in (self._sessions, self._pages, self._expiry.db):
+                txn.drop(db, delete=False)
+            for name in (b"changelog_offset", b"source_offset", b"owner", b"answered"):
+                txn.delete(name, db=self._meta)
+        self.changelog_offset, self.source_offset, self.owner, self.answered = 0, -1, -1, 0
+
+    def value(self, key: bytes) -> bytes | None:
+        """What is stored under a key of the changelog."""
+        db = self._pages if key[:1] == PAGE else self._sessions
+        with told(self.path), self._env.begin() as txn:
+            data: bytes | None = txn.get(key[1:], db=db)
+            return data
+
+    def _forget(self) -> None:
         if self._batch is not None:
             self._batch.discard()
             self._batch = None
         self._hot.clear()
         self._hot_size = 0
-        self._write(list(records), changelog_offset, self.source_offset)
 
     def _write(self, changes: Changes, changelog_offset: int, source_offset: int) -> None:
         sessions, pages, meta = self._sessions, self._pages, self._meta
@@ -261,6 +302,8 @@ class Store:
             moved = self._expiry.settle(txn)
             txn.put(b"changelog_offset", b"%d" % changelog_offset, db=meta)
             txn.put(b"source_offset", b"%d" % source_offset, db=meta)
+            txn.put(b"owner", b"%d" % self.owner, db=meta)
+            txn.put(b"answered", b"%d" % self.answered, db=meta)
         self._expiry.settled(moved)
         self.changelog_offset = changelog_offset
         self.source_offset = source_offset
@@ -285,6 +328,7 @@ class Store:
     def _remember(self, sealed: Sealed) -> None:
         for part in sealed.written:
             part.stored = True
+            part.unload()
         for session_id, session in sealed.sessions.items():
             _, size = self._hot.pop(session_id, (None, 0))
             self._hot_size -= size
