@@ -303,7 +303,7 @@ class _Bench:
         for session in self._judge.sample(sorted(sessions), len(sessions)):
             slices = client.histories[session].slices
             text = "".join(self._pool[start : start + chars] for start, chars in slices)
-            ids = self._buffers[session].ids
+            ids = self._buffers.setdefault(session, TokenBuffer()).ids
             if not np.array_equal(ids, self._entry.encoder.encode(text.encode()).ids):
                 wrong.append(f"session {session}: other ids than a full encode")
             if len(text) <= left:
