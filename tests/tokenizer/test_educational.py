@@ -17,7 +17,7 @@ CHARACTER_OF = {byte: character for character, byte in byte_level_alphabet().ite
 @pytest.mark.parametrize("name", pattern_samples.ALL)
 def test_the_twin_cuts_as_the_reference_does(name: str) -> None:
     """On random texts, piece by piece."""
-    texts = RandomText(tables_of(name), seed=31)
+    texts = RandomText.over(tables_of(name), seed=31)
     twin, reference = twin_of(name), reference_of(name)
     for _ in range(150):
         text = texts.text(20)

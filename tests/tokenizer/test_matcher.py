@@ -60,7 +60,7 @@ def test_texts_that_trip_tokenizers(name: str) -> None:
 @pytest.mark.parametrize("name", pattern_samples.ALL)
 def test_random_texts(name: str) -> None:
     """Random texts over the classes: tables and reference agree."""
-    texts = RandomText(tables_of(name), seed=int(os.environ.get("TOKTIER_TEST_SEED", "7")))
+    texts = RandomText.over(tables_of(name), seed=int(os.environ.get("TOKTIER_TEST_SEED", "7")))
     for _ in range(max(400, EXAMPLES)):
         text = texts.text(40)
         assert same_pieces(tables_of(name), reference_of(name), text), text
@@ -142,7 +142,7 @@ def test_real_families_are_admitted_and_exact(
     tables = admitted(spec)
     reference = ReferencePieces(spec)
     assert tables.states <= 32
-    texts = RandomText(tables, seed=11)
+    texts = RandomText.over(tables, seed=11)
     for text in TRICKY + [texts.text(30) for _ in range(300)]:
         assert same_pieces(tables, reference, text), text
 

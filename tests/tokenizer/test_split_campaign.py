@@ -68,9 +68,9 @@ def test_the_campaign_stops_where_there_is_nothing_to_cut() -> None:
 
 def test_texts_repeat_with_their_seed() -> None:
     """The same seed gives the same texts, so that a divergence can be looked at again."""
-    first = RandomText(tables_of("o200k"), 5)
-    again = RandomText(tables_of("o200k"), 5)
-    other = RandomText(tables_of("o200k"), 6)
+    first = RandomText.over(tables_of("o200k"), 5)
+    again = RandomText.over(tables_of("o200k"), 5)
+    other = RandomText.over(tables_of("o200k"), 6)
     texts = [first.text(20) for _ in range(50)]
     assert texts == [again.text(20) for _ in range(50)]
     assert texts != [other.text(20) for _ in range(50)]

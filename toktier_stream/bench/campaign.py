@@ -22,12 +22,14 @@ from typing import Any, Final
 import numpy as np
 
 from toktier_stream.session.store import Store
+from toktier_stream.tokenizer import wordpiece
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Tokens
 from toktier_stream.tokenizer.reference import REFERENCE_VERSION
 from toktier_stream.tokenizer.registry import Entry
 from toktier_stream.tokenizer.split_campaign import Campaign as SplitCampaign
-from toktier_stream.tokenizer.split_campaign import RandomText
+from toktier_stream.tokenizer.split_campaign import RandomText, members_of
+from toktier_stream.tokenizer.wordpiece import WordPieceEncoder
 from toktier_stream.wire import digest
 
 _TEMPLATES: Final = ("{}", "a{}", " {}a", "{}{}", "1{}1", "'{}s", "{} \n", "e{}\u0301")
@@ -83,7 +85,9 @@ class Campaign:
         self._encode = entry.encoder.encode
         self._members: list[str] = []
         if isinstance(self._encoder, FastEncoder):
-            self._members = RandomText.members(self._encoder.compiled.matcher)
+            self._members = members_of(self._encoder.compiled.matcher)
+        elif isinstance(self._encoder, WordPieceEncoder):
+            self._members = wordpiece.members(self._encoder.class_of, each=24)
         self._literals = [t.content for t in entry.artifact.added_tokens] or ["<|none|>"]
 
     @property
@@ -118,9 +122,8 @@ class Campaign:
             yield done
 
     def _texts(self, number: int) -> Callable[[int], str]:
-        if isinstance(self._encoder, FastEncoder):
-            tables = self._encoder.compiled.matcher
-            return RandomText(tables, number, self._members).text
+        if self._members:
+            return RandomText(self._members, number).text
         choose = random.Random(number)
         return lambda most: "".join(
             chr(choose.choice((32, 10, 97, 49, 0x4E2D, 0x301, choose.randrange(0x20, 0xD800))))
@@ -161,7 +164,7 @@ class Campaign:
             if choose.random() < 0.3:
                 text = self._with_literal(choose, text)
             self._one_sided(choose, make(12) if choose.random() < 0.5 else "", text)
-            if isinstance(self._encoder, FastEncoder):
+            if isinstance(self._encoder, FastEncoder | WordPieceEncoder):
                 self._two_sided(choose, self._encoder, text)
 
     def _one_sided(self, choose: random.Random, left: str, text: str) -> None:
@@ -183,7 +186,9 @@ class Campaign:
         if not _ends_with(whole, right):
             self._differs("cut", detail)
 
-    def _two_sided(self, choose: random.Random, encoder: FastEncoder, text: str) -> None:
+    def _two_sided(
+        self, choose: random.Random, encoder: FastEncoder | WordPieceEncoder, text: str
+    ) -> None:
         """The tokens of a text are those of its parts between cuts, wherever it is divided."""
         data = text.encode()
         cuts = encoder.divide(data, choose.randint(2, 2 + len(text) // 2))

@@ -14,6 +14,7 @@ from toktier_stream.tokenizer.face import Encoder
 from toktier_stream.tokenizer.reference import Reference
 from toktier_stream.tokenizer.registry import EXACT, Engines, Entry, Registry
 from toktier_stream.tokenizer.tables import Refusal
+from toktier_stream.tokenizer.wordpiece import wordpiece_engine
 
 
 def every_prefix_engine(
@@ -30,7 +31,11 @@ def every_prefix_engine(
         return Refusal((error.detail,))
 
 
-ENGINES: Final[Engines] = {**EXACT, "every-prefix": every_prefix_engine}
+ENGINES: Final[Engines] = {
+    **EXACT,
+    "every-prefix": every_prefix_engine,
+    "word-piece": wordpiece_engine,
+}
 
 
 def open_registry(

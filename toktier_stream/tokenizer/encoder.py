@@ -4,7 +4,7 @@ the few places that need it."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -17,6 +17,7 @@ from toktier_stream.tokenizer import kernels, normalization, runs
 from toktier_stream.tokenizer.added import AddedTables
 from toktier_stream.tokenizer.cuts import find_cut
 from toktier_stream.tokenizer.face import Tokens
+from toktier_stream.tokenizer.literals import grows_from
 from toktier_stream.tokenizer.marks import machine_rows, program_rows
 from toktier_stream.tokenizer.merge_build import WORD_SLOT
 from toktier_stream.tokenizer.merges import PADDING, MergeTables, top_bits
@@ -86,6 +87,19 @@ class Compiled:
             added=AddedTables.from_arrays(part("added.")),
             normalizer=normalization.from_arrays(part("normalizer.")),
         )
+
+
+def divided(size: int, parts: int, cut_from: Callable[[int], int]) -> list[int]:
+    """Places from 0 to ``size`` at about even distances. ``cut_from(at)``: the first cut from there
+    on, or -1."""
+    cuts = [0]
+    for i in range(1, parts):
+        target = size * i // parts
+        if target > cuts[-1]:
+            cut = cut_from(target)
+            if cut > cuts[-1]:
+                cuts.append(cut)
+    return [*cuts, size]
 
 
 class FastEncoder:
@@ -258,14 +272,9 @@ class FastEncoder:
     def divide(self, text: bytes, parts: int) -> list[int]:
         """Places from 0 to ``len(text)`` that divide it in about ``parts`` even parts (fewer, where
         there are no cuts): the tokens of the text are those of its parts."""
-        cuts = [0]
-        for i in range(1, parts):
-            target = len(text) * i // parts
-            if target > cuts[-1]:
-                cut = self._cut(text, target, len(text) - 1, 1, self.compiled.matcher.two_sided)
-                if cut > cuts[-1]:
-                    cuts.append(cut)
-        return [*cuts, len(text)]
+        two_sided = self.compiled.matcher.two_sided
+        last = len(text) - 1
+        return divided(len(text), parts, lambda at: self._cut(text, at, last, 1, two_sided))
 
     def last_cut(self, text: bytes, low: int, high: int) -> int:
         """See the face; looks at no more of ``text`` than it passes over, and the reach of
@@ -275,6 +284,18 @@ class FastEncoder:
     def first_cut(self, text: bytes, low: int, high: int) -> int:
         """See the face."""
         return self._cut(text, low, high, 1, self.compiled.matcher.one_sided)
+
+    def undecided(self, text: bytes) -> int:
+        """The first place where an added token may begin that ends behind ``text``, its size if
+        there is none. Whatever follows, the added tokens left of it stay."""
+        table = self._added.any
+        source = np.frombuffer(text, dtype=np.uint8)
+        low = len(text) - table.reach + 1
+        return int(grows_from(source, low, table.first, table.edges, table.shift, table.final))
+
+    def is_added(self, token: int) -> bool:
+        """Whether an id is an added token's."""
+        return token < len(self._is_added) and bool(self._is_added[token])
 
     def _cut(
         self, text: bytes, low: int, high: int, step: int, boundary: npt.NDArray[np.bool_]

@@ -181,3 +181,34 @@ def covered(
             if token >= 0 and stop > place:
                 return True
     return False
+
+
+@entry
+def grows_from(
+    text: Bytes,
+    low: int,
+    first: Flags,
+    edges: Words,
+    shift: Number,
+    final: Places,
+) -> int:
+    """The first place from ``low`` where a literal may begin that ends behind the text, or the
+    text's size: left of it every occurrence is complete."""
+    size: int = text.size
+    for start in range(max(0, low), size):
+        if not first[text[start]]:
+            continue
+        node = 0
+        at = start
+        while at < size:
+            node = _child(edges, shift, node, text[at])
+            if node == 0:
+                break
+            at += 1
+        if node != 0:
+            if final[node] < 0:
+                return start
+            for byte in range(256):
+                if _child(edges, shift, node, np.uint8(byte)) != 0:
+                    return start
+    return size

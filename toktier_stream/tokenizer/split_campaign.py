@@ -30,18 +30,23 @@ SPECIAL: Final = (
 jamo, joiners, emoji, unassigned code points."""
 
 
+def members_of(tables: MatcherTables) -> list[str]:
+    """Some characters of each class, for :class:`RandomText`."""
+    return sample_members(tables, each=24)
+
+
 class RandomText:
     """Random texts that favour what the tables tell apart. The same seed gives the same texts."""
 
-    def __init__(self, tables: MatcherTables, seed: int, classes: list[str] | None = None) -> None:
-        """``classes``: what :meth:`members` gave for these tables; saves the time of asking."""
+    def __init__(self, classes: list[str], seed: int) -> None:
+        """``classes``: some characters of each class that is told apart."""
         self._choose = random.Random(seed)
-        self._classes = self.members(tables) if classes is None else classes
+        self._classes = classes
 
-    @staticmethod
-    def members(tables: MatcherTables) -> list[str]:
-        """Some characters of each class."""
-        return sample_members(tables, each=24)
+    @classmethod
+    def over(cls, tables: MatcherTables, seed: int) -> RandomText:
+        """Random texts over the classes of these tables."""
+        return cls(members_of(tables), seed)
 
     def text(self, most: int) -> str:
         """A text of about 1 to ``most`` characters."""
@@ -99,10 +104,10 @@ class Campaign:
         seed: int,
         classes: list[str] | None = None,
     ) -> None:
-        """``classes`` as :class:`RandomText`."""
+        """``classes``: what :func:`members_of` gave, to save the time of asking."""
         self._tables = tables
         self._reference = ReferencePieces(spec)
-        self._texts = RandomText(tables, seed, classes)
+        self._texts = RandomText(members_of(tables) if classes is None else classes, seed)
         self._choose = random.Random(seed + 1)
 
     def run(self, cuts: int, most: int = 24) -> Report:
