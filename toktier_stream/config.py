@@ -106,6 +106,9 @@ class Settings(BaseSettings):
 
     verify_rate: float = Field(0.05, ge=0, le=1, description="share of answers re-encoded")
     verify_seed: int = 0
+    verify_load: float = Field(
+        0.2, gt=0, le=1, description="share of one core for that, over time; the rest is dropped"
+    )
     verify_queue: int = Field(64, ge=1, description="samples waiting; beyond, they are dropped")
     verify_queue_bytes: int = Field(256 * MIB, ge=KIB)
     evidence_dir: Path | None = Field(None, description="mismatches are written here, mode 0600")

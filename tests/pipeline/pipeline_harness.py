@@ -61,6 +61,7 @@ def make_settings(backend: Backend, state_dir: Path, **overrides: object) -> Set
         "tokenizers": {"small": shipped_path()},
         "default_tokenizer": "small",
         "verify_rate": 1.0,
+        "verify_load": 1.0,
         **{
             f"topic_{t}": f"{t}-{name}"
             for t in ("appends", "tokens", "checks", "rejects", "sessions")

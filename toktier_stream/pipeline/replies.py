@@ -154,7 +154,7 @@ class Replies:
         if not self._sampler.wants(answer.session_id, answer.revision):
             return
         session = work.batch.session(answer.session_id.encode())
-        if session is None:
+        if session is None or self._sampler.turned_away(session.bytes + 4 * session.tokens):
             return
         try:
             text, ids = session.text(), emitted(session.ids(), answer)

@@ -1,7 +1,7 @@
 """The shadow verifier: a seeded sample of answers, re-encoded by the reference off the hot path.
 
-It can never slow an answer down: samples wait in a queue bounded in number and bytes, and what
-does not fit is dropped and counted. Its verdicts go to the checks topic with the partition's next
+It can hardly slow an answer down: it uses a set share of one core, samples wait in a queue bounded
+in number and bytes, and what does not fit is dropped and counted, before its text is read. Its verdicts go to the checks topic with the partition's next
 transaction; a mismatch also sets the session aside until a reset and keeps evidence.
 """
 
@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -55,9 +56,13 @@ class Sample:
 class Sampler:
     """Decides by a seeded hash, so that a replay samples the same answers."""
 
-    def __init__(self, rate: float, seed: int) -> None:
+    def __init__(
+        self, rate: float, seed: int, turned_away: Callable[[int], bool] = lambda _: False
+    ) -> None:
+        """``turned_away``: see :meth:`ShadowVerifier.turned_away`."""
         self._below = int(rate * (1 << 64))
         self._prefix = f"{seed}:".encode()
+        self.turned_away = turned_away
 
     def wants(self, session_id: str, revision: int) -> bool:
         """Whether the answer to this revision is sampled."""
@@ -110,13 +115,17 @@ class ShadowVerifier:
         *,
         queue: int,
         queue_bytes: int,
+        load: float = 1.0,
         evidence_dir: Path | None = None,
         evidence_text: bool = False,
     ) -> None:
+        """``load``: the share of one core that it may use, over time."""
         self._on_verdict = on_verdict
         self._instruments = instruments
         self._limit = queue
         self._limit_bytes = queue_bytes
+        self._rest = 1 / load - 1
+        self._counting = threading.Lock()
         self._evidence_dir = evidence_dir
         self._evidence_text = evidence_text
         self._queue: asyncio.Queue[Sample] = asyncio.Queue()
@@ -136,13 +145,20 @@ class ShadowVerifier:
 
     def offer(self, sample: Sample) -> bool:
         """Queue a sample, or drop and count it. Never waits."""
-        full = self._queue.qsize() >= self._limit or self._bytes + sample.size > self._limit_bytes
-        if full:
-            self.dropped += 1
-            self._instruments.add("toktier.checks.dropped")
+        if self.turned_away(sample.size):
             return False
         self._bytes += sample.size
         self._queue.put_nowait(sample)
+        return True
+
+    def turned_away(self, size: int) -> bool:
+        """Whether a sample of ``size`` bytes has no room now; then it counts as dropped. Safe in
+        any thread: whoever would have to read a long text for a sample asks first."""
+        if self._queue.qsize() < self._limit and self._bytes + size <= self._limit_bytes:
+            return False
+        with self._counting:
+            self.dropped += 1
+        self._instruments.add("toktier.checks.dropped")
         return True
 
     async def drain(self) -> None:
@@ -165,11 +181,14 @@ class ShadowVerifier:
         loop = asyncio.get_running_loop()
         while True:
             sample = await self._queue.get()
+            began = time.monotonic()
             try:
                 await self._check(loop, sample)
             finally:
                 self._bytes -= sample.size
                 self._queue.task_done()
+            if self._rest:
+                await asyncio.sleep(self._rest * (time.monotonic() - began))
 
     async def _check(self, loop: asyncio.AbstractEventLoop, sample: Sample) -> None:
         links = [trace.Link(sample.context)] if sample.context else []

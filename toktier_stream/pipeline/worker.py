@@ -67,6 +67,7 @@ class Worker:
             self._instruments,
             queue=settings.verify_queue,
             queue_bytes=settings.verify_queue_bytes,
+            load=settings.verify_load,
             evidence_dir=settings.evidence_dir,
             evidence_text=settings.evidence_text,
         )
@@ -126,7 +127,7 @@ class Worker:
             consumer=consumer,
             registry=self._registry,
             machine=Machine(self._registry, Limits(s.max_session_bytes)),
-            sampler=Sampler(s.verify_rate, s.verify_seed),
+            sampler=Sampler(s.verify_rate, s.verify_seed, self._verifier.turned_away),
             verifier=self._verifier,
             executor=executor,
             batcher=batcher,
