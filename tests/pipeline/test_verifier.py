@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+import time
 
 import numpy as np
 import pytest
@@ -146,3 +147,36 @@ async def test_a_text_beyond_the_judge_does_not_end_verification():
         await verifier.drain()
     await verifier.stop()
     assert verdicts == [("short", Verdict.MATCH)]
+
+
+async def test_the_verifier_keeps_to_its_share_of_a_core():
+    """Between two checks it rests for as long as its share asks; who comes meanwhile waits, and
+    who finds the queue full is told so before a text is read."""
+    entry = open_tokenizer(shipped_path())
+    text = b"some words that take the reference a while. " * 20_000
+    ids = entry.encoder.encode(text).ids
+    took = []
+
+    async def three(load: float) -> None:
+        verifier = ShadowVerifier(
+            lambda sample, record: None, Instruments(), queue=3, queue_bytes=1 << 28, load=load
+        )
+        for name in ("a", "b", "c"):
+            sample = Sample(
+                0, 0, name, 1, "sha256:x", Route.CPU, "exact", text, ids, entry.reference
+            )
+            assert verifier.offer(sample)
+        assert verifier.turned_away(1)
+        assert verifier.dropped == 1
+        verifier.start()
+        began = time.monotonic()
+        async with asyncio.timeout(WITHIN_S):
+            await verifier.drain()
+        took.append(time.monotonic() - began)
+        assert (verifier.checked, verifier.mismatches) == (3, 0)
+        await verifier.stop()
+
+    await three(1.0)
+    await three(0.2)
+    # Three checks with two rests of four checks' length between them: 11 checks' time.
+    assert took[1] > 2 * took[0]

@@ -1,8 +1,9 @@
 """The shadow verifier: a seeded sample of answers, re-encoded by the reference off the hot path.
 
 It can hardly slow an answer down: it uses a set share of one core, samples wait in a queue bounded
-in number and bytes, and what does not fit is dropped and counted, before its text is read. Its verdicts go to the checks topic with the partition's next
-transaction; a mismatch also sets the session aside until a reset and keeps evidence.
+in number and bytes, and what does not fit is dropped and counted, before its text is read. Its
+verdicts go to the checks topic with the partition's next transaction; a mismatch also sets the
+session aside until a reset and keeps evidence.
 """
 
 from __future__ import annotations
