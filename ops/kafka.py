@@ -51,7 +51,7 @@ node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
 listeners={listeners},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners={listeners}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT
+listener.security.protocol.map={protocols}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
@@ -73,6 +73,19 @@ num.network.threads=2
 num.io.threads=4
 """
 
+_PROTOCOLS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL,SASLTLS:SASL_SSL"
+
+_TLS = """listener.name.{name}.ssl.keystore.type=PEM
+listener.name.{name}.ssl.keystore.location={keystore}
+listener.name.{name}.ssl.truststore.type=PEM
+listener.name.{name}.ssl.truststore.location={truststore}
+listener.name.{name}.ssl.client.auth={client}
+"""
+
+_SASL_TLS = """listener.name.sasltls.sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.sasltls.scram-sha-512.sasl.jaas.config={scram} required;
+"""
+
 _SASL = """listener.name.sasl.sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512,PLAIN
 listener.name.sasl.scram-sha-256.sasl.jaas.config={scram} required;
 listener.name.sasl.scram-sha-512.sasl.jaas.config={scram} required;
@@ -87,8 +100,17 @@ class KafkaError(Exception):
 
 
 @dataclass(frozen=True)
+class Tls:
+    """PEM files of a broker: its key (PKCS#8, without a password) followed by its certificates,
+    and the authorities that it believes clients by."""
+
+    keystore: Path
+    truststore: Path
+
+
+@dataclass(frozen=True)
 class Instance:
-    """Where a broker listens and keeps its data; ``sasl_port`` 0: it has no such listener."""
+    """Where a broker listens and keeps its data; a port of 0: it has no such listener."""
 
     version: str
     port: int
@@ -96,6 +118,8 @@ class Instance:
     sasl_port: int
     folder: str
     heap: str
+    tls_port: int = 0
+    sasl_tls_port: int = 0
 
     @property
     def bootstrap(self) -> str:
@@ -128,6 +152,16 @@ class Handle:
     def sasl_bootstrap(self) -> str:
         """host:port of the listener that asks for :data:`USER` and :data:`PASSWORD`."""
         return f"127.0.0.1:{self.instance.sasl_port}"
+
+    @property
+    def tls_bootstrap(self) -> str:
+        """host:port of the listener that speaks TLS and asks clients for a certificate."""
+        return f"127.0.0.1:{self.instance.tls_port}"
+
+    @property
+    def sasl_tls_bootstrap(self) -> str:
+        """host:port of the listener that speaks TLS and asks for the account (SCRAM-SHA-512)."""
+        return f"127.0.0.1:{self.instance.sasl_tls_port}"
 
     @property
     def pid(self) -> int:
@@ -187,13 +221,14 @@ class Handle:
 def start(
     *,
     sasl: bool = False,
+    tls: Tls | None = None,
     version: str | None = None,
     heap: str = "512m",
     timeout_s: float = 60.0,
 ) -> Handle:
     """Start a broker with an empty temporary data folder on a free port and wait until it
-    answers. Raises :class:`KafkaError`."""
-    instance = _prepare(sasl=sasl, version=version, heap=heap)
+    answers. ``tls`` (with ``sasl``) adds two listeners. Raises :class:`KafkaError`."""
+    instance = _prepare(sasl=sasl, tls=tls, version=version, heap=heap)
     process = _launch(instance)
     handle = Handle(instance, process)
     try:
@@ -308,19 +343,33 @@ def _java(instance_heap: str, libraries: Path, *arguments: str) -> list[str]:
     ]
 
 
-def _prepare(*, sasl: bool, version: str | None, heap: str) -> Instance:
+def _prepare(*, sasl: bool, version: str | None, heap: str, tls: Tls | None = None) -> Instance:
     _require("java")
     if _java_release() < 17:
         raise KafkaError(f"Kafka 4 needs JDK 17 or newer; on Debian: apt-get install {_DEBIAN[0]}")
     version, libraries = fetch(version)
-    port, controller_port, sasl_port = _free_ports(3)
+    port, controller_port, sasl_port, tls_port, sasl_tls_port = _free_ports(5)
     folder = Path(tempfile.mkdtemp(prefix="toktier-kafka-"))
-    instance = Instance(version, port, controller_port, sasl_port if sasl else 0, str(folder), heap)
+    instance = Instance(
+        version,
+        port,
+        controller_port,
+        sasl_port if sasl else 0,
+        str(folder),
+        heap,
+        tls_port if tls else 0,
+        sasl_tls_port if tls else 0,
+    )
     listeners = f"PLAINTEXT://127.0.0.1:{port}"
     if sasl:
         listeners += f",SASL://127.0.0.1:{sasl_port}"
+    if tls:
+        listeners += f",TLS://127.0.0.1:{tls_port},SASLTLS://127.0.0.1:{sasl_tls_port}"
     properties = _PROPERTIES.format(
-        controller_port=controller_port, listeners=listeners, data=folder / "data"
+        controller_port=controller_port,
+        listeners=listeners,
+        protocols=_PROTOCOLS,
+        data=folder / "data",
     )
     format_storage = ["kafka.tools.StorageTool", "format", "--config", f"{folder}/kafka.properties"]
     # The first byte is fixed, since an id that starts with a dash would be read as an option.
@@ -337,6 +386,14 @@ def _prepare(*, sasl: bool, version: str | None, heap: str) -> Instance:
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             account = f"{mechanism}=[name={USER},password={PASSWORD}]"
             format_storage += ["--add-scram", account]
+    if tls:
+        for name, client in (("tls", "required"), ("sasltls", "none")):
+            properties += _TLS.format(
+                name=name, client=client, keystore=tls.keystore, truststore=tls.truststore
+            )
+        properties += _SASL_TLS.format(
+            scram="org.apache.kafka.common.security.scram.ScramLoginModule"
+        )
     (folder / "kafka.properties").write_text(properties)
     done = subprocess.run(
         _java("256m", libraries, *format_storage), capture_output=True, text=True, check=False

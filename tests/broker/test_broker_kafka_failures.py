@@ -176,6 +176,66 @@ async def test_a_missing_broker_stops_the_start_of_everything(bench: Bench, own_
         await in_thread(own_kafka.restart)
 
 
+async def _everything_works(options: KafkaOptions) -> None:
+    """Topics, publishing, transactions, groups and readers, all with these options."""
+    kafka = Bench(lambda: KafkaBroker(options))
+    await kafka.start()
+    source, topic = await kafka.topic(), await kafka.topic()
+    await kafka.send([OutRecord(topic, b"k", b"1")])
+    transaction = await kafka.transaction(unique("txn"))
+    await transaction.publish(
+        [OutRecord(topic, b"k", b"2")], unique("group"), source, 0, committed_at(1)
+    )
+    member = await kafka.member(topic, unique("group"))
+    assert values(await member.collect(2)) == [b"1", b"2"]
+    await kafka.expect(topic, [b"1", b"2"])
+    await kafka.stop()
+
+
+async def test_a_certificate_opens_everything(own_kafka: Any) -> None:
+    """TLS both ways: each object shows the client's certificate. Without one, or with another
+    authority, nothing is opened."""
+    papers = own_kafka.papers
+    files = {"ssl_cafile": papers.authority, "ssl_certfile": papers.certificate,
+             "ssl_keyfile": papers.key}  # fmt: skip
+    address = own_kafka.tls_bootstrap
+
+    def options(**changed: object) -> KafkaOptions:
+        given = {name: str(file) for name, file in (files | changed).items()}
+        return kafka_options(address, security_protocol="SSL", connect_timeout_s=3.0, **given)
+
+    await _everything_works(options())
+    for wrong in ({"ssl_cafile": papers.stranger}, {"ssl_certfile": "", "ssl_keyfile": ""}):
+        with pytest.raises(ToktierError) as refused:
+            await KafkaBroker(options(**wrong)).start()
+        assert refused.value.code is Code.BROKER_UNREACHABLE
+    await nothing_left_running()
+
+
+async def test_a_password_over_tls_opens_everything(own_kafka: Any) -> None:
+    """SASL_SSL, as a cluster has it; a broker that the authority does not vouch for is not told
+    the password."""
+    user, password = own_kafka.account
+
+    def options(authority: object) -> KafkaOptions:
+        return kafka_options(
+            own_kafka.sasl_tls_bootstrap,
+            security_protocol="SASL_SSL",
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_username=user,
+            sasl_password=password,
+            ssl_cafile=str(authority),
+            connect_timeout_s=3.0,
+        )
+
+    await _everything_works(options(own_kafka.papers.authority))
+    with pytest.raises(ToktierError) as refused:
+        await KafkaBroker(options(own_kafka.papers.stranger)).start()
+    assert refused.value.code is Code.BROKER_UNREACHABLE
+    assert password not in str(refused.value)
+    await nothing_left_running()
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 async def test_a_password_opens_everything(own_kafka: Any, mechanism: str) -> None:
     """Each object takes the account from the options; a wrong password is told without it."""
@@ -191,19 +251,7 @@ async def test_a_password_opens_everything(own_kafka: Any, mechanism: str) -> No
         )
 
     # The script's broker advertises its SASL listener on the same host.
-    kafka = Bench(lambda: KafkaBroker(options(password)))
-    await kafka.start()
-    source, topic = await kafka.topic(), await kafka.topic()
-    await kafka.send([OutRecord(topic, b"k", b"1")])
-    transaction = await kafka.transaction(unique("txn"))
-    await transaction.publish(
-        [OutRecord(topic, b"k", b"2")], unique("group"), source, 0, committed_at(1)
-    )
-    member = await kafka.member(topic, unique("group"))
-    assert values(await member.collect(2)) == [b"1", b"2"]
-    await kafka.expect(topic, [b"1", b"2"])
-    await kafka.stop()
-
+    await _everything_works(options(password))
     with pytest.raises(ToktierError) as refused:
         await KafkaBroker(options("wrong-password")).start()
     assert refused.value.code is Code.BROKER_UNREACHABLE
