@@ -20,7 +20,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 SCOPE: Final = "toktier_stream"
 
 # Spans, in the order of one event's way.
+# Those of messaging name the topic as it is by default; the attribute has the topic as it is.
 SPAN_SEND: Final = "send toktier.appends"  # client, PRODUCER: the event leaves
+SPAN_POLL: Final = "poll toktier.appends"  # worker, CLIENT: a batch, with links to its events
 SPAN_PROCESS: Final = "process toktier.appends"  # worker, CONSUMER: all work on one event
 SPAN_DECODE: Final = "decode"  # bytes to a checked event, parts joined
 SPAN_ROUTE: Final = "route"  # session looked up, revision and guards checked
@@ -28,7 +30,7 @@ SPAN_QUEUED: Final = "miss queue"  # a full text waits for the slow lane
 SPAN_ENCODE: Final = "encode"  # splice or full encode
 SPAN_PUBLISH: Final = "send toktier.tokens"  # worker, PRODUCER: the batch's transaction
 SPAN_STORE: Final = "store"  # the batch's LMDB commit
-SPAN_RECEIVE: Final = "receive toktier.tokens"  # client, CONSUMER: the update is applied
+SPAN_RECEIVE: Final = "process toktier.tokens"  # client, CONSUMER: the update is applied
 SPAN_VERIFY: Final = "verify"  # shadow verifier, linked to the event's trace
 SPAN_RESTORE: Final = "restore"  # a partition's changelog replay
 
@@ -43,7 +45,12 @@ ATTR_CHARS: Final = "toktier.chars_encoded"
 ATTR_WIDENINGS: Final = "toktier.widenings"
 ATTR_BATCH: Final = "messaging.batch.message_count"
 ATTR_PARTITION: Final = "messaging.destination.partition.id"
-ATTR_OFFSET: Final = "messaging.kafka.message.offset"
+ATTR_OFFSET: Final = "messaging.kafka.offset"
+ATTR_TOPIC: Final = "messaging.destination.name"
+ATTR_GROUP: Final = "messaging.consumer.group.name"
+ATTR_SYSTEM: Final = "messaging.system"
+ATTR_OPERATION: Final = "messaging.operation.name"
+ATTR_OPERATION_TYPE: Final = "messaging.operation.type"
 
 Kind = Literal["counter", "histogram", "gauge"]
 
@@ -161,6 +168,19 @@ class Instruments:
     def set(self, name: str, value: float, **attributes: str) -> None:
         """Set a gauge. What no longer holds is set to 0: a series does not go away by itself."""
         self._gauges[name].set(value, attributes)
+
+
+_TYPES: Final = {"send": "send", "poll": "receive", "process": "process"}
+
+
+def messaging(operation: str, topic: str) -> dict[str, str]:
+    """What every span of messaging tells: ``operation`` is send, poll or process."""
+    return {
+        ATTR_SYSTEM: "kafka",
+        ATTR_OPERATION: operation,
+        ATTR_OPERATION_TYPE: _TYPES[operation],
+        ATTR_TOPIC: topic,
+    }
 
 
 def tracer() -> trace.Tracer:

@@ -11,10 +11,13 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import messaging_attributes as semconv
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from pipeline_harness import Running, make_settings
 
 from toktier_stream import telemetry
 from toktier_stream.broker.port import OutRecord
+from toktier_stream.cli.otel import sampler
 from toktier_stream.client.consumer import ConsumerOptions, TokenConsumer
 from toktier_stream.client.producer import AppendProducer, ProducerOptions
 from toktier_stream.wire.messages import Status
@@ -70,7 +73,50 @@ async def test_a_request_is_one_trace_from_producer_to_consumer(backend, state_d
         assert finished[name].parent.span_id == process.context.span_id, name
         assert finished[name].end_time >= finished[name].start_time
     assert process.attributes[telemetry.ATTR_STATUS] == "OK"
+    # By the conventions: kinds, operations, and a batch that links to what made its events.
+    assert send.kind is SpanKind.PRODUCER
+    assert process.kind is SpanKind.CONSUMER
+    assert finished[telemetry.SPAN_PUBLISH].kind is SpanKind.PRODUCER
+    assert finished[telemetry.SPAN_RECEIVE].kind is SpanKind.CONSUMER
+    poll = finished[telemetry.SPAN_POLL]
+    assert poll.kind is SpanKind.CLIENT
+    assert poll.parent is None
+    assert [link.context.span_id for link in poll.links] == [send.context.span_id]
+    assert poll.end_time <= finished[telemetry.SPAN_PUBLISH].start_time
+    for span, operation, topic in (
+        (send, "send", settings.topic_appends),
+        (poll, "receive", settings.topic_appends),
+        (process, "process", settings.topic_appends),
+        (finished[telemetry.SPAN_PUBLISH], "send", settings.topic_tokens),
+        (finished[telemetry.SPAN_RECEIVE], "process", settings.topic_tokens),
+    ):
+        assert span.attributes[semconv.MESSAGING_SYSTEM] == "kafka"
+        assert span.attributes[semconv.MESSAGING_OPERATION_TYPE] == operation
+        assert span.attributes[semconv.MESSAGING_OPERATION_NAME] == span.name.split()[0]
+        assert span.attributes[semconv.MESSAGING_DESTINATION_NAME] == topic
+    assert process.attributes[semconv.MESSAGING_KAFKA_OFFSET] == 0
+    assert process.attributes[semconv.MESSAGING_DESTINATION_PARTITION_ID].isdecimal()
+    assert poll.attributes[semconv.MESSAGING_CONSUMER_GROUP_NAME] == settings.group
+    assert poll.attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] == 1
     assert finished[telemetry.SPAN_VERIFY].links[0].context.trace_id == send.context.trace_id
+
+
+def test_sampling_follows_parents_then_links_then_the_ratio():
+    """Nothing begun here is kept at ratio 0 but what links to a kept span; about half at 0.5."""
+
+    def kept(ratio: float, *links: Link, count: int = 400) -> int:
+        tracing = TracerProvider(sampler=sampler(ratio)).get_tracer("test")
+        spans = [tracing.start_span("poll", links=links) for _ in range(count)]
+        return sum(span.is_recording() for span in spans)
+
+    def link(flags: int) -> Link:
+        return Link(SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(flags)))
+
+    assert kept(0.0) == 0
+    assert kept(0.0, link(0)) == 0
+    assert kept(0.0, link(0), link(1)) == 400
+    assert kept(1.0) == 400
+    assert 100 < kept(0.5) < 300
 
 
 async def test_no_text_leaves_kafka_and_the_store(

@@ -183,9 +183,28 @@ async def _work(settings: Settings, health: Health, begun: asyncio.Future[Worker
     try:
         worker = Worker(settings, broker, registry, health)
         begun.set_result(worker)
-        await worker.run()
+        tidying = asyncio.create_task(_settle_heap(worker))
+        try:
+            await worker.run()
+        finally:
+            tidying.cancel()
     finally:
         await broker.stop()
+
+
+async def _settle_heap(worker: Worker) -> None:
+    """Once everything is loaded, and again once every partition is restored."""
+    from toktier_stream.pipeline.heap import Pauses, settle
+
+    pauses = Pauses(telemetry.Instruments())
+    pauses.open()
+    try:
+        for ready in (worker.warmed, worker.ready):
+            await ready.wait()
+            _LOG.info("heap_settled", frozen=settle())
+        await asyncio.Event().wait()
+    finally:
+        pauses.close()
 
 
 async def _in_daemon_thread(call: Callable[[], T]) -> T:

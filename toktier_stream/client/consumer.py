@@ -170,6 +170,7 @@ class TokenConsumer:
                 context=telemetry.context_from_headers(record.headers),
                 kind=SpanKind.CONSUMER,
             ) as span:
+                span.set_attributes(telemetry.messaging("process", record.topic))
                 span.set_attribute(telemetry.ATTR_SESSION, update.session_id)
                 span.set_attribute(telemetry.ATTR_REVISION, update.revision)
         return update

@@ -244,8 +244,10 @@ class AppendProducer:
         with telemetry.tracer().start_as_current_span(
             telemetry.SPAN_SEND, kind=SpanKind.PRODUCER
         ) as span:
-            span.set_attribute(telemetry.ATTR_SESSION, session_id)
-            span.set_attribute(telemetry.ATTR_REVISION, event.revision)
+            if span.is_recording():
+                span.set_attributes(telemetry.messaging("send", self._options.topic))
+                span.set_attribute(telemetry.ATTR_SESSION, session_id)
+                span.set_attribute(telemetry.ATTR_REVISION, event.revision)
             trace = telemetry.headers_from_span(span)
             records = [
                 OutRecord(self._options.topic, *encode_event(part, trace=trace))

@@ -106,6 +106,7 @@ class Partition:
         self._next_offset = 0
         self._done_offset = 0  # after the last record whose answer is committed
         self._waiting = 0  # records fed and not committed yet
+        self._fed_ns = 0  # when the oldest record of the inbox was handed over
         self._attempts = 0  # lives in a row that ended before anything was committed
         self._wake = asyncio.Event()
         self.settled = asyncio.Event()  # everything fed so far is answered, stored and sampled
@@ -147,6 +148,8 @@ class Partition:
         if self.state is not State.RUNNING:
             return
         self.settled.clear()
+        if not self._inbox:
+            self._fed_ns = time.time_ns()
         for record in records:
             if record.offset >= self._next_offset:
                 self._next_offset = record.offset + 1
@@ -366,7 +369,13 @@ class Partition:
         self._done_offset = work.position.offset
         self._shared.rejects.add(len(records), work.rejected)
         stored = time.time_ns()
-        tracing.finish(work.traces, (processed, sent), (sent, stored))
+        if work.traces:
+            s = self._shared.settings
+            way = tracing.Way(
+                s.topic_appends, s.topic_tokens, self.number, s.group,
+                (min(self._fed_ns, started), started), (processed, sent), (sent, stored),
+            )  # fmt: skip
+            tracing.finish(work.traces, way)
         self._batch_limit = min(2 * self._batch_limit, self._shared.settings.batch_records)
         for sample in work.samples:
             self._shared.verifier.offer(sample)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from toktier_stream import telemetry
@@ -26,6 +27,7 @@ class EventTrace:
     started: int
     marks: list[tuple[str, int, int]] = field(default_factory=list)
     answer: TokenUpdate | None = None
+    creation: trace.SpanContext | None = None
 
     def mark(self, name: str, start: int, end: int) -> None:
         """Remember one stage."""
@@ -63,18 +65,40 @@ def begin(record: Record) -> EventTrace:
     if span.is_recording():
         span.set_attributes(
             {
-                "messaging.system": "kafka",
-                "messaging.operation.type": "process",
-                "messaging.destination.name": record.topic,
+                **telemetry.messaging("process", record.topic),
                 telemetry.ATTR_PARTITION: str(record.partition),
                 telemetry.ATTR_OFFSET: record.offset,
             }
         )
-    return EventTrace(span, now)
+    return EventTrace(span, now, creation=_creation(record) if span.is_recording() else None)
 
 
-def finish(traces: list[EventTrace], published: tuple[int, int], stored: tuple[int, int]) -> None:
-    """Emit the children and close the process spans, once the batch is durable."""
+def _creation(record: Record) -> trace.SpanContext | None:
+    """The span that made this record, if its producer told one."""
+    context = trace.get_current_span(
+        telemetry.context_from_headers(record.headers)
+    ).get_span_context()
+    return context if context.is_valid else None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A batch's way, in nanoseconds: from its first record handed over to all of it stored."""
+
+    topic: str
+    topic_tokens: str
+    partition: int
+    group: str
+    polled: tuple[int, int]
+    published: tuple[int, int]
+    stored: tuple[int, int]
+
+
+def finish(traces: list[EventTrace], way: Way) -> None:
+    """Emit the batch's span and the children, and close the process spans, once it is durable."""
+    kept = [event for event in traces if event.span.is_recording()]
+    if kept:
+        _poll(kept, len(traces), way)
     for event in traces:
         if not event.span.is_recording():
             event.span.end()
@@ -82,16 +106,35 @@ def finish(traces: list[EventTrace], published: tuple[int, int], stored: tuple[i
         context = trace.set_span_in_context(event.span)
         stages = [
             *event.marks,
-            (telemetry.SPAN_PUBLISH, *published),
-            (telemetry.SPAN_STORE, *stored),
+            (telemetry.SPAN_PUBLISH, *way.published),
+            (telemetry.SPAN_STORE, *way.stored),
         ]
         for name, start, end in stages:
             kind = SpanKind.PRODUCER if name == telemetry.SPAN_PUBLISH else SpanKind.INTERNAL
             child = telemetry.tracer().start_span(name, context, kind, start_time=start)
-            child.set_attribute(telemetry.ATTR_BATCH, len(traces))
+            if name == telemetry.SPAN_PUBLISH:
+                child.set_attributes(telemetry.messaging("send", way.topic_tokens))
+                child.set_attribute(telemetry.ATTR_BATCH, len(traces))
             child.end(end)
         _describe(event)
         event.span.end()
+
+
+def _poll(kept: list[EventTrace], events: int, way: Way) -> None:
+    """A batch has no parent: it begins a trace of its own, with links to those of its events."""
+    links = [trace.Link(e.creation or e.span.get_span_context()) for e in kept]
+    span = telemetry.tracer().start_span(
+        telemetry.SPAN_POLL, Context(), SpanKind.CLIENT, start_time=way.polled[0], links=links
+    )
+    span.set_attributes(
+        {
+            **telemetry.messaging("poll", way.topic),
+            telemetry.ATTR_PARTITION: str(way.partition),
+            telemetry.ATTR_GROUP: way.group,
+            telemetry.ATTR_BATCH: events,
+        }
+    )
+    span.end(way.polled[1])
 
 
 def abandon(traces: list[EventTrace], reason: str) -> None:

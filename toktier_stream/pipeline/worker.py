@@ -54,6 +54,7 @@ class Worker:
         self._epoch = 0
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
+        self.warmed = asyncio.Event()  # engines are loaded; partitions may still restore
         self.started = False  # from then on, stop() is seen
         self.abandoned = False  # the deadline passed at a stop, with work in flight
         self._warmed = self._joined = False
@@ -144,6 +145,7 @@ class Worker:
         try:
             await asyncio.get_running_loop().run_in_executor(executor, self._prepare)
             self._warmed = True
+            self.warmed.set()
             await consumer.start()
             self.started = True
             _LOG.info("worker_started", topic=s.topic_appends, group=s.group)
@@ -244,7 +246,8 @@ class Worker:
         self, consumer: GroupConsumer, executor: ThreadPoolExecutor, batcher: Batcher
     ) -> None:
         deadline = self._settings.shutdown_deadline_s
-        await asyncio.gather(*(life.stop(deadline) for life in self._lives.values()))
+        in_time = await asyncio.gather(*(life.stop(deadline) for life in self._lives.values()))
+        self.abandoned = not all(in_time)
         await asyncio.get_running_loop().run_in_executor(executor, batcher.stop)
         await self._verifier.stop()
         await consumer.stop()
