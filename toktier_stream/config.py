@@ -86,6 +86,17 @@ class Settings(BaseSettings):
     miss_queue_bytes: int = Field(512 * MIB, ge=KIB, description="memory of the slow lane, about")
     miss_linger_ms: float = Field(1, ge=0, description="a device's launch waits for more texts")
     inflight_bytes: int = Field(64 * MIB, ge=KIB, description="per partition, then it pauses")
+    gpu: Literal["auto", "off", "required"] = Field(
+        "auto", description="full texts on a GPU: where one is there and wins, never, or no start"
+    )
+    gpu_device: int = Field(0, ge=0, description="number of the CUDA device")
+    gpu_min_bytes: int = Field(
+        0, ge=0, description="text of a launch from which the GPU is used; 0: measured at start"
+    )
+    gpu_batch_bytes: int = Field(
+        16 * MIB, ge=64 * KIB, le=GIB,
+        description="text of a launch, at most; 30 times as much GPU memory per tokenizer",
+    )  # fmt: skip
     session_timeout_s: float = Field(45, ge=6, description="silent for so long, a worker is dead")
     shutdown_deadline_s: float = Field(20, gt=0)
     transaction_timeout_s: float = Field(60, gt=0)

@@ -15,6 +15,7 @@ from toktier_stream.broker.cluster import LocalCluster
 from toktier_stream.broker.connect import open_broker
 from toktier_stream.broker.port import Broker, OutRecord, Reader, Record, read_to_end
 from toktier_stream.config import Settings, load
+from toktier_stream.pipeline.devices import OpenCard
 from toktier_stream.pipeline.worker import Worker
 from toktier_stream.session.engines import open_registry
 from toktier_stream.tokenizer.registry import Registry
@@ -75,11 +76,15 @@ class Running(AbstractAsyncContextManager["Running"]):
     """A worker that is ready inside the ``async with``."""
 
     def __init__(
-        self, backend: Backend, settings: Settings, registry: Registry | None = None
+        self,
+        backend: Backend,
+        settings: Settings,
+        registry: Registry | None = None,
+        open_card: OpenCard | None = None,
     ) -> None:
         self.broker = backend.connect()
         registry = registry or open_registry(settings.tokenizers, settings.default_tokenizer)
-        self.worker = Worker(settings, self.broker, registry)
+        self.worker = Worker(settings, self.broker, registry, open_card=open_card)
         self.task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:

@@ -12,6 +12,7 @@ from toktier_stream.broker.port import Broker, GroupConsumer, TopicSpec
 from toktier_stream.config import KIB, Settings
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.pipeline.batcher import Batcher
+from toktier_stream.pipeline.devices import DeviceTokenizer, OpenCard, open_devices
 from toktier_stream.pipeline.health import Health, WorkerFacts
 from toktier_stream.pipeline.monitor import Monitor
 from toktier_stream.pipeline.partition import Partition, Shared, State
@@ -41,9 +42,18 @@ class Worker:
     """One member of the worker group. ``run`` returns after ``stop``, or raises what ended it."""
 
     def __init__(
-        self, settings: Settings, broker: Broker, registry: Registry, health: Health | None = None
+        self,
+        settings: Settings,
+        broker: Broker,
+        registry: Registry,
+        health: Health | None = None,
+        open_card: OpenCard | None = None,
     ) -> None:
+        """``open_card``: a device in the place of the CUDA device that the settings name."""
         self._settings = settings
+        self._open_card = open_card
+        self._devices: dict[str, DeviceTokenizer] = {}
+        self._batcher: Batcher | None = None
         self._broker = broker
         self._registry = registry
         self._instruments = telemetry.Instruments()
@@ -54,7 +64,6 @@ class Worker:
         self._epoch = 0
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
-        self.warmed = asyncio.Event()  # engines are loaded; partitions may still restore
         self.started = False  # from then on, stop() is seen
         self.abandoned = False  # the deadline passed at a stop, with work in flight
         self._warmed = self._joined = False
@@ -116,27 +125,7 @@ class Worker:
             instance_id=s.instance_id,
         )
         executor = ThreadPoolExecutor(thread_name_prefix="encode")
-        batcher = Batcher(
-            self._instruments,
-            threads=s.miss_threads,
-            queue_bytes=s.miss_queue_bytes,
-            linger_s=s.miss_linger_ms / 1000,
-        )
-        shared = Shared(
-            settings=s,
-            broker=self._broker,
-            consumer=consumer,
-            registry=self._registry,
-            machine=Machine(self._registry, Limits(s.max_session_bytes)),
-            sampler=Sampler(s.verify_rate, s.verify_seed, self._verifier.turned_away),
-            verifier=self._verifier,
-            executor=executor,
-            batcher=batcher,
-            instruments=self._instruments,
-            rejects=self._rejects,
-        )
         self._verifier.start()
-        batcher.start()
         monitor = Monitor(
             s, self._health, self.facts, consumer.lag,
             lambda: self._broker.partitions(s.topic_appends), self._instruments,
@@ -145,7 +134,7 @@ class Worker:
         try:
             await asyncio.get_running_loop().run_in_executor(executor, self._prepare)
             self._warmed = True
-            self.warmed.set()
+            shared = self._shared(consumer, executor)
             await consumer.start()
             self.started = True
             _LOG.info("worker_started", topic=s.topic_appends, group=s.group)
@@ -155,12 +144,13 @@ class Worker:
             _LOG.error("worker_failed", code=self._error, error=type(error).__name__)
             raise
         finally:
-            await self._shut_down(consumer, executor, batcher)
+            await self._shut_down(consumer, executor)
             beating.cancel()
             await asyncio.wait({beating})
 
     def _prepare(self) -> None:
-        """Build and warm every encoder: the first events must not wait for that."""
+        """Build and warm every encoder, on the GPU too: the first events must not wait for that.
+        Raises ``GPU_UNAVAILABLE`` where one is required."""
         for entry in self._registry.entries():
             started = time.monotonic()
             warm(entry.encoder)
@@ -171,6 +161,32 @@ class Worker:
                 reasons=entry.admission.reasons,
                 seconds=round(time.monotonic() - started, 3),
             )
+        self._devices = open_devices(self._registry, self._settings, self._open_card)
+
+    def _shared(self, consumer: GroupConsumer, executor: ThreadPoolExecutor) -> Shared:
+        """What the partitions share; the slow lane is started."""
+        s = self._settings
+        self._batcher = Batcher(
+            self._instruments,
+            threads=s.miss_threads,
+            queue_bytes=s.miss_queue_bytes,
+            linger_s=s.miss_linger_ms / 1000,
+            devices=self._devices,
+        )
+        self._batcher.start()
+        return Shared(
+            settings=s,
+            broker=self._broker,
+            consumer=consumer,
+            registry=self._registry,
+            machine=Machine(self._registry, Limits(s.max_session_bytes)),
+            sampler=Sampler(s.verify_rate, s.verify_seed, self._verifier.turned_away),
+            verifier=self._verifier,
+            executor=executor,
+            batcher=self._batcher,
+            instruments=self._instruments,
+            rejects=self._rejects,
+        )
 
     async def _poll_until_stopped(
         self, consumer: GroupConsumer, shared: Shared, beating: asyncio.Task[None]
@@ -242,13 +258,11 @@ class Worker:
         if life is not None:
             life.verdict(sample, record)
 
-    async def _shut_down(
-        self, consumer: GroupConsumer, executor: ThreadPoolExecutor, batcher: Batcher
-    ) -> None:
+    async def _shut_down(self, consumer: GroupConsumer, executor: ThreadPoolExecutor) -> None:
         deadline = self._settings.shutdown_deadline_s
-        in_time = await asyncio.gather(*(life.stop(deadline) for life in self._lives.values()))
-        self.abandoned = not all(in_time)
-        await asyncio.get_running_loop().run_in_executor(executor, batcher.stop)
+        await asyncio.gather(*(life.stop(deadline) for life in self._lives.values()))
+        if self._batcher is not None:
+            await asyncio.get_running_loop().run_in_executor(executor, self._batcher.stop)
         await self._verifier.stop()
         await consumer.stop()
         # Engines that are being compiled cannot be interrupted, and nothing waits for them.
@@ -259,6 +273,8 @@ class Worker:
             except ToktierError as error:
                 _LOG.error("store_not_closed", partition=partition, code=error.code.value)
         self._stores.clear()
+        for device in self._devices.values():
+            device.close()
         _LOG.info("worker_stopped")
 
 
