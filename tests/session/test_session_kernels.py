@@ -27,6 +27,14 @@ def test_digests_are_those_of_the_wire(head: np.ndarray, old: np.ndarray, new: n
     assert kernels.fold(counts, values) == digest.of(np.concatenate(parts))
 
 
+@given(st.lists(st.sampled_from([0, 1, 2**31, 2**32 - 2]), max_size=200), st.integers(0, 3))
+def test_digests_at_the_edges(values: list[int], start: int) -> None:
+    """The largest ids and digests, in runs of every length."""
+    head = [0, 1, digest.PRIME - 1, digest.PRIME - 2][start]
+    new = np.array(values, dtype=np.uint32)
+    assert kernels.extend(head, new) == digest.extend(head, new)
+
+
 @given(lengths, st.integers(0, 700))
 def test_a_boundary_counts_the_tokens_that_end_there(values: np.ndarray, position: int) -> None:
     """Tokens of length 0 belong to the character on their right."""

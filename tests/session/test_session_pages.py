@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,15 @@ from hypothesis import strategies as st
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import page
 from toktier_stream.session.page import Content, cut, decode, encode
+from toktier_stream.wire import digest
+
+
+class Nothing:
+    """A reader that must not be asked."""
+
+    def read(self, number: int, crc: int) -> bytes:
+        """See :class:`toktier_stream.session.page.Reader`."""
+        raise AssertionError(number)
 
 
 @st.composite
@@ -55,6 +66,45 @@ def test_cut_pages_are_bounded_and_join_to_the_whole(whole: Content, even: bool)
         lengths += own
     if len(whole.ids):
         assert lengths == whole.lengths.tolist()
+
+
+@given(contents(), st.sampled_from([30, 61, 4070]), st.booleans())
+def test_full_pages_are_those_that_are_cut(whole: Content, room: int, wide: bool) -> None:
+    """Records, counts and digests, all at once, as one by one; where there are such pages."""
+    if wide and len(whole.ids):
+        whole.ids[len(whole.ids) // 2] = 1 << 24
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "_ROOM", room)
+        numbers = iter(range(5, 10_000))
+        found = page.full_pages(*whole, numbers)
+        wanted = list(cut(*whole, even=False))
+    if max(whole.lengths.tolist(), default=0) > room // 2 or any(
+        len(encode(w)) > room + 10 for w in wanted
+    ):
+        assert found is None
+        return
+    if not len(whole.ids):
+        assert found is None if whole.text else found == []
+        return
+    assert found is not None
+    assert len(found) == len(wanted)
+    for number, (made, want) in enumerate(zip(found, wanted, strict=True)):
+        assert made.number == number + 5
+        assert made.record() == encode(want)
+        assert made.crc == zlib.crc32(made.record())
+        assert (made.tokens, made.bytes) == (len(want.ids), len(want.text))
+        assert made.chars == len(want.text)
+        assert made.digest(Nothing()) == digest.of(want.ids)
+        assert not made.stored
+        assert same(made.peek(Nothing()), want)
+
+
+def test_no_pages_for_lengths_that_do_not_fit() -> None:
+    """One byte more or less than the text has."""
+    ids, lengths = np.array([1, 2], dtype=np.uint32), np.array([1, 2], dtype=np.uint32)
+    assert page.full_pages(ids, lengths, b"abc", iter([1])) is not None
+    assert page.full_pages(ids, lengths, b"abcd", iter([1])) is None
+    assert page.full_pages(ids, lengths, b"ab", iter([1])) is None
 
 
 def test_even_pages_are_of_about_one_size() -> None:

@@ -381,7 +381,7 @@ def test_reading_a_whole_session_does_not_stay_in_memory(store: Store) -> None:
     batch.discard()
     assert store.stat().hot_bytes <= before
     hot, _ = store._hot[b"one"]
-    assert hot.settle(2) <= before
+    assert hot.settle(opened=True) <= before
 
 
 def test_files_are_private(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_an_abandoned_change_leaves_the_old_tree_alone(small_fan: object) -> Non
     lost: list[int] = []
     tree.unsaved(attempt, shelf, lambda number, data: lost.append(number))
     assert lost
-    tree.trim(root, 0)
+    tree.trim(root)
     assert [p.number for p in tree.walk(root, shelf)] == want
     assert root.digest(shelf) == digest.of(np.concatenate([p.content(shelf).ids for p in pages]))
 

@@ -6,18 +6,18 @@ are cut once for all appends of a batch, when the batch is stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from toktier_stream.session import kernels
-from toktier_stream.session.page import Utf8
+from toktier_stream.session.page import Page, Utf8
 from toktier_stream.session.splice import Splice, View
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.wire.messages import Evidence, Route
 
 LEAST: Final = 1024
-"""Bytes that an end holds at least, where the text has them: twice a first window of ASCII."""
+"""Bytes that an end holds at least, where the text has them: more than a first window of ASCII."""
 MOST: Final = 8192
 """Bytes beyond which an end is paged before more is appended to it."""
 
@@ -67,16 +67,19 @@ def moved(end: View, bytes_by: int, tokens_by: int) -> View:
     return end._replace(byte=end.byte + bytes_by, token=end.token + tokens_by)
 
 
-def trimmed(end: View, least: int = LEAST) -> View:
-    """The last tokens of an end that cover ``least`` bytes, or all; it holds no memory of the
-    rest."""
-    if len(end.text) <= 2 * least:
-        return end
-    if not end.text[-least:].isascii():
-        least *= 4
-    n, size = kernels.last_tokens(end.lengths, least)
-    left = len(end.text) - size
-    if n == 0 or left <= 0:
+def from_page(end: View, pages: Sequence[Page]) -> View:
+    """An end from the start of one of its last pages on, :data:`LEAST` bytes or all; it holds no
+    memory of the rest."""
+    total = len(end.text)
+    least = LEAST if end.text[-LEAST:].isascii() else 4 * LEAST
+    size = tokens = 0
+    for page in reversed(pages):
+        size += page.bytes
+        tokens += page.tokens
+        if size >= least:
+            break
+    left, n = total - size, len(end.ids) - tokens
+    if left < LEAST:
         return end
     return View(
         end.byte + left, end.token + n, end.ids[n:].copy(), end.lengths[n:].copy(), end.text[left:]

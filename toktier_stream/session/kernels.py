@@ -245,20 +245,6 @@ def measure(ids: Any, lengths: Any) -> Any:
 
 
 @_kernel
-def last_tokens(lengths: Any, least: Any) -> Any:
-    """The index of the last tokens that cover ``least`` bytes, and how many they cover; (0, 0) if
-    there are fewer. Not between tokens of length 0 and the one that completes their character."""
-    size: Any = 0
-    i = lengths.shape[0]
-    while i > 0:
-        i -= 1
-        size += np.int64(lengths[i])
-        if size >= least and i > 0 and lengths[i - 1] > 0:
-            return i, size
-    return 0, 0
-
-
-@_kernel
 def match_end(
     old_ids: Any, old_lengths: Any, old_position: Any, new_ids: Any, new_lengths: Any,
     new_position: Any, room_left: Any, room_right: Any, value: Any,
@@ -396,6 +382,62 @@ def pack(ids: Any, lengths: Any, out: Any) -> Any:
             out[at] = value
         at += 1
     return escape, width, (escape - n * (width + 1)) // 4
+
+
+@_kernel
+def paginate(ids: Any, lengths: Any, text: Any, room: Any, out: Any, table: Any) -> Any:
+    """Cut tokens at the end of a text into full pages and a last one, and write their records.
+
+    ``room`` is what a page may cost without its head. ``out`` takes the records, ``table``
+    (uint64[pages, 6]) what they hold: tokens, bytes, characters, digest, and where the record
+    starts and ends. Returns the number of pages; -1 if there is no such cut, or no room in ``out``
+    or ``table``, or the lengths do not sum to the text's.
+    """
+    total, longest, largest = measure(ids, lengths)
+    if total != text.shape[0] or longest > room // 2:
+        return -1
+    per_token = 4 if largest < 1 << 24 else 5
+    cuts = page_cuts(lengths, per_token, room, room)
+    pages = cuts.shape[0]
+    if pages > table.shape[0]:
+        return -1
+    at = 0
+    first = 0
+    start: Any = 0
+    for k in range(pages):
+        last, end = cuts[k, 0], cuts[k, 1]
+        n = last - first
+        if at + 10 + 9 * n + end - start > out.shape[0]:
+            return -1
+        size, width, escapes = pack(ids[first:last], lengths[first:last], out[at + 10 :])
+        if size + end - start > room or n > 0xFFFF:
+            return -1
+        table[k, 0] = n
+        table[k, 1] = end - start
+        table[k, 3] = _extend(_ZERO, ids[first:last])
+        table[k, 4] = at
+        out[at] = 1
+        out[at + 1] = width
+        out[at + 2] = n & 0xFF
+        out[at + 3] = n >> 8
+        out[at + 4] = escapes & 0xFF
+        out[at + 5] = escapes >> 8
+        value = end - start
+        for i in range(4):
+            out[at + 6 + i] = value & 0xFF
+            value >>= 8
+        at += 10 + size
+        characters = 0
+        for i in range(start, end):
+            byte = text[i]
+            out[at] = byte
+            at += 1
+            if byte & 0xC0 != 0x80:
+                characters += 1
+        table[k, 2] = characters
+        table[k, 5] = at
+        first, start = last, end
+    return pages
 
 
 @_kernel

@@ -59,14 +59,17 @@ class Content(NamedTuple):
 class Page:
     """A page of a session. Its content is read on demand; apart from that it never changes.
 
-    ``crc`` is of its record and 0 until there is one; ``stored``: the record is in the store.
+    ``crc`` is of its record and 0 until there is one; ``stored``: the record is in the store. A
+    page that is not stored has its content or its record in memory.
     """
 
     __slots__ = (
-        "_content", "_digest", "bytes", "chars", "crc", "number", "row", "stored", "tokens",
+        "_content", "_digest", "_record", "bytes", "chars", "crc", "number", "row", "stored",
+        "tokens",
     )  # fmt: skip
 
     level = -1
+    open = False
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class Page:
         crc: int = 0,
         digest: int | None = None,
         content: Content | None = None,
+        record: bytes | None = None,
     ) -> None:
         self.number = number
         self.tokens = tokens
@@ -85,9 +89,10 @@ class Page:
         self.chars = chars
         self.crc = crc
         self.row = b""  # this page's line in the index, once it is known
-        self.stored = content is None
+        self.stored = content is None and record is None
         self._digest = digest
         self._content = content
+        self._record = record
 
     @classmethod
     def of(cls, number: int, ids: Ids, lengths: Ids, text: bytes) -> Page:
@@ -105,7 +110,7 @@ class Page:
         """What the page holds, without keeping it: for passes over a whole session."""
         if self._content is not None:
             return self._content
-        content = decode(reader.read(self.number, self.crc))
+        content = decode(self._record or reader.read(self.number, self.crc))
         if len(content.ids) != self.tokens or len(content.text) != self.bytes:
             raise ToktierError(Code.STORE_CORRUPT, f"page {self.number} has another size")
         return content
@@ -118,21 +123,44 @@ class Page:
 
     @property
     def loaded(self) -> bool:
-        """Whether the content is in memory."""
-        return self._content is not None
+        """Whether the content can be had without a read."""
+        return self._content is not None or self._record is not None
 
     def unload(self) -> None:
         """Forget the content of a stored page; it can be read again."""
         if self.stored:
-            self._content = None
+            self._content = self._record = None
 
     def record(self) -> bytes:
-        """The page's record; sets ``crc``. Only for a page whose content is in memory."""
+        """The page's record; sets ``crc``. Only for a page that is in memory."""
+        if self._record is not None:
+            return self._record
         if self._content is None:
             raise ValueError("the page's content is not in memory")
         data = encode(self._content)
         self.crc = zlib.crc32(data)
         return data
+
+
+def full_pages(ids: Ids, lengths: Ids, text: bytes, numbers: Iterator[int]) -> list[Page] | None:
+    """Pages for the end of a text, their records made at once; None where some token covers more
+    text than goes into a page by itself, or the lengths do not sum to the text's length (then
+    :func:`cut` says so)."""
+    n = len(ids)
+    rough = 2 * (5 * n + len(text)) // _ROOM + 2
+    out = np.empty(9 * n + len(text) + 16 * rough, dtype=np.uint8)
+    table = np.empty((rough, 6), dtype=np.uint64)
+    count = kernels.paginate(ids, lengths, np.frombuffer(text, np.uint8), _ROOM, out, table)
+    if count < 0:
+        return None
+    pages = []
+    for tokens, size, chars, digest, start, end in table[:count].tolist():
+        record = out[start:end].tobytes()
+        crc = zlib.crc32(record)
+        pages.append(
+            Page(next(numbers), tokens, size, chars, crc=crc, digest=digest, record=record)
+        )
+    return pages
 
 
 def cost(tokens: int, size: int) -> int:

@@ -12,8 +12,18 @@ from typing import Final
 import numpy as np
 
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session import end as ends
 from toktier_stream.session import kernels, tree
-from toktier_stream.session.page import PAGE_BYTES, Content, Page, Reader, Utf8, cost, cut
+from toktier_stream.session.page import (
+    PAGE_BYTES,
+    Content,
+    Page,
+    Reader,
+    Utf8,
+    cost,
+    cut,
+    full_pages,
+)
 from toktier_stream.session.splice import Splice, View
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.wire import digest
@@ -25,13 +35,14 @@ _UNKNOWN: Final = np.uint32(0xFFFF_FFFF)
 class Paged:
     """See the module. Belongs to one session object."""
 
-    __slots__ = ("_numbers", "_reader", "_root")
+    __slots__ = ("_numbers", "_read", "_reader", "_root")
 
     def __init__(
         self, spine: tuple[tree.Spine, ...], reader: Reader, numbers: tree.Numbers
     ) -> None:
         self._reader = reader
         self._numbers = numbers
+        self._read = False  # whether pages were opened that may now be forgotten
         self._root: tree.Node | None = None
         if spine:
             root = tree.from_spine(spine, len(spine) - 2)
@@ -44,6 +55,7 @@ class Paged:
         other = object.__new__(Paged)
         other._reader = self._reader
         other._numbers = self._numbers.fork()
+        other._read = self._read
         other._root = self._root
         return other
 
@@ -87,6 +99,7 @@ class Paged:
         """The bytes ``[start, end)`` of the text, as far as it reaches."""
         if start >= end or self._root is None:
             return b""
+        self._read = True
         places = tree.pages(self._root, start, end, self._reader)
         if not places:
             return b""
@@ -99,6 +112,7 @@ class Paged:
         if low >= high or self._root is None:
             token = self.tokens if low >= self.bytes else 0
             return View(low, token, _NONE, _NONE, b"")
+        self._read = True
         places = tree.pages(self._root, low, high, self._reader)
         contents = [p.page.content(self._reader) for p in places]
         if len(contents) == 1:
@@ -123,6 +137,7 @@ class Paged:
 
     def replace_all(self, contents: Iterable[Content]) -> None:
         """Other pages in the place of all."""
+        self._read = True
         numbers = self._numbers.copy()
         for page in tree.walk(self._root, self._reader):
             numbers.free(page.number)
@@ -139,6 +154,7 @@ class Paged:
         sum to the text's length.
         """
         reader, root = self._reader, self._root
+        self._read = True
         low = max(0, found.begin - 1)
         region = tree.pages(root, low, max(found.stop, low + 1), reader)
         if region and region[0].byte + region[0].page.bytes == found.begin:
@@ -191,6 +207,36 @@ class Paged:
         self._root = changed
         self._numbers = numbers
         return new_digest
+
+    def follow(self, end: View, byte: int, token: int) -> View | None:
+        """Bring the pages to an end of the text, of which they have all up to this place: the usual
+        case of :meth:`apply`. Returns the part of the end to go on with, from a page's start; None:
+        this is not the usual case, nothing has changed.
+        """
+        root, reader = self._root, self._reader
+        if root is None or end.byte + len(end.text) <= byte:
+            return None
+        last = tree.last_page(root, reader)
+        if byte < root.bytes - last.bytes:
+            return None
+        numbers = self._numbers.copy()
+        whole = byte == root.bytes and cost(last.tokens, last.bytes) > PAGE_BYTES * 7 // 8
+        if not whole:
+            byte, token = root.bytes - last.bytes, root.tokens - last.tokens
+            numbers.free(last.number)
+        if not end.byte <= byte <= end.byte + len(end.text) or token < end.token:
+            return None
+        n, at = token - end.token, byte - end.byte
+        pages = full_pages(end.ids[n:], end.lengths[n:], end.text[at:], iter(numbers.take, None))
+        if not pages:
+            return None
+        changed = tree.replace_last(root, [last, *pages] if whole else pages, numbers, reader)
+        tokens, size = end.token + len(end.ids), end.byte + len(end.text)
+        if changed is None or (changed.tokens, changed.bytes) != (tokens, size):
+            raise ToktierError(Code.STORE_CORRUPT, "the pages do not add up after an edit")
+        self._root = changed
+        self._numbers = numbers
+        return ends.from_page(end, pages)
 
     def _absorb(
         self, high_edge: int, ids: list[Ids], lengths: list[Ids], text: list[Utf8],
@@ -276,7 +322,10 @@ class Paged:
             raise ToktierError(Code.STORE_CORRUPT, "the ids do not give the session's digest")
         return pages + tree.stored_nodes(self._root, reader)
 
-    def settle(self, keep_pages: int) -> int:
-        """After storing: forget all pages but the last ones. Returns bytes of memory still held."""
-        tree.trim(self._root, keep_pages)
+    def settle(self, *, opened: bool) -> int:
+        """After storing: forget all pages. Returns bytes of memory still held. ``opened``: another
+        version may have opened pages that this one shares."""
+        if opened or self._read:
+            tree.trim(self._root)
+            self._read = False
         return tree.footprint(self._root)

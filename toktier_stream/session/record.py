@@ -262,30 +262,31 @@ class Session:
         """
         return self._pages().verify(self.digest)
 
-    def settle(self, keep_pages: int) -> int:
-        """After storing: forget all pages but the last ones. Returns bytes of memory still held."""
-        held = self._paged.settle(keep_pages)
+    def settle(self, *, opened: bool = False) -> int:
+        """After storing: forget all but the end. Returns bytes of memory still held. ``opened``:
+        another version of the session may have read pages that this one shares."""
+        held = self._paged.settle(opened=opened)
         return 1200 + len(self.session_id) + held + ends.footprint(self._end)
 
     # Inner workings
 
     def _pages(self) -> Paged:
         """The pages, brought up to date."""
-        if self._stale is not None and self._end is not None:
-            self._paged.apply(ends.since(self._end, self._stale, self._paged.bytes), None)
-            self._stale = None
-            self._end = ends.trimmed(self._end)
+        stale, held = self._stale, self._end
+        if stale is not None and held is not None:
+            rest = self._paged.follow(held, stale.byte, stale.token)
+            if rest is None:
+                self._paged.apply(ends.since(held, stale, self._paged.bytes), None)
+            self._end, self._stale = rest, None
         return self._paged
 
     def _hold(self) -> None:
         """Have the end in memory, not too much of it."""
-        held = self._end
-        if held is None:
-            size = self.bytes
-            found = self._paged.view(max(0, size - ends.LEAST), size)
-            self._end = ends.trimmed(found)
-        elif len(held.text) > ends.MOST:
+        if self._end is not None and len(self._end.text) > ends.MOST:
             self._pages()
+        if self._end is None:
+            size = self.bytes
+            self._end = self._paged.view(max(0, size - ends.LEAST), size)
 
     def _apply(self, found: Splice) -> None:
         held = self._end

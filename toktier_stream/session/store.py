@@ -52,10 +52,6 @@ from toktier_stream.session.tree import Numbers
 
 __all__ = ["Batch", "CheckReport", "Stat", "Store"]
 
-HOT_PAGES: Final = 1
-"""Pages at the end of a live session that stay decoded in memory, if somebody has opened them;
-appends need none (end.py)."""
-
 _NUMBER_BYTES: Final = 4
 
 
@@ -321,7 +317,7 @@ class Store:
             hot = self._hot.get(session_id)
             if hot is not None:
                 session, before = hot
-                size = session.settle(HOT_PAGES)
+                size = session.settle(opened=True)
                 self._hot[session_id] = (session, size)
                 self._hot_size += size - before
 
@@ -336,7 +332,7 @@ class Store:
                 self._keep(session.fork())
 
     def _keep(self, session: Session) -> None:
-        size = session.settle(HOT_PAGES)
+        size = session.settle()
         if size > self._hot_limit:
             return
         self._hot[session.session_id] = (session, size)

@@ -128,6 +128,14 @@ def replace(
     return top
 
 
+def last_page(root: Node, reader: Reader) -> Page:
+    """The last page."""
+    at: Page | Node = root
+    while isinstance(at, Node):
+        at = at.kids(reader)[-1]
+    return at
+
+
 def replace_last(root: Node, new: list[Page], numbers: Numbers, reader: Reader) -> Node | None:
     """The tree with its last page replaced by ``new``: what most appends need."""
     path = [root]
@@ -308,13 +316,16 @@ def _save(
     if at.stored and rewrite:
         at = Node(at.level, at.number, list(kids))
         kids = at.kids(reader)
-    for i in range(len(kids)):
+    end = len(kids) - 1
+    # What a stored record lists is stored.
+    changed = [i for i, k in enumerate(kids) if not k.stored or k.open] if rewrite else []
+    if last and (not changed or changed[-1] != end):
+        changed.append(end)
+    for i in changed:
         kid = kids[i]
-        follows = last and i == len(kids) - 1
-        if follows or not kid.stored or (isinstance(kid, Node) and kid.open):
-            saved = _save(kid, follows, reader, put, written)
-            if saved is not kid:
-                kids[i] = saved
+        saved = _save(kid, last and i == end, reader, put, written)
+        if saved is not kid:
+            kids[i] = saved
     if rewrite:
         data = at.rows(reader, is_open=last)
         put(at.number, data if at.crc else None)
@@ -322,31 +333,23 @@ def _save(
     return at
 
 
-def trim(root: Node | None, keep: int) -> None:
-    """Forget what is stored, apart from the last ``keep`` pages and the way to them."""
-    if root is not None:
-        _trim(root, keep)
-
-
-def _trim(node: Node, keep: int) -> int:
-    for kid in reversed(node.loaded):
-        if keep <= 0:
+def trim(root: Node | None) -> None:
+    """Forget what is stored, apart from the way to the last page."""
+    at: Page | Node | None = root
+    while isinstance(at, Node) and at.loaded:
+        for kid in at.loaded:
             kid.unload()
-        elif isinstance(kid, Node):
-            keep = _trim(kid, keep) if kid.loaded else 0
-        else:
-            keep -= 1
-    return keep
+        at = at.loaded[-1]
 
 
 def footprint(root: Node | None) -> int:
-    """About how many bytes of memory the loaded part of the tree takes."""
+    """About how many bytes of memory the way to the last page takes."""
     total = 0
-    if root is not None:
-        total += 200
-        for kid in root.loaded:
-            if isinstance(kid, Node):
-                total += footprint(kid)
-            else:
-                total += 260 + (400 + 8 * kid.tokens + kid.bytes if kid.loaded else 0)
+    at: Page | Node | None = root
+    while isinstance(at, Node):
+        loaded = at.loaded
+        total += 200 + (260 if at.level == 0 else 200) * len(loaded)
+        at = loaded[-1] if loaded else None
+    if at is not None and at.loaded:
+        total += 400 + 8 * at.tokens + at.bytes
     return total
