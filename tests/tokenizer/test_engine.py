@@ -250,3 +250,18 @@ def test_text_beyond_the_kernels_places(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ToktierError) as caught:
         encoder.encode(b"abcd")
     assert caught.value.code is Code.SESSION_TOO_LARGE
+
+
+@pytest.mark.families
+@pytest.mark.parametrize("name", ["qwen3", "gptoss", "claude"])
+def test_large_texts_on_several_threads(family_file: FamilyFile, name: str) -> None:
+    """Whoever owns the process may give large texts more threads: the ids do not tell."""
+    encoder, _ = family(family_file(name))
+    encoder = fresh(encoder)
+    text = ("some words, e\u0301, <|im_start|> and 中国人民 " * 9000).encode()
+    assert len(text) >= encoder_module.DIVIDED_BYTES
+    one = encoder.encode(text)
+    encoder.threads = 4
+    four = encoder.encode(text)
+    assert four.ids.tolist() == one.ids.tolist()
+    assert four.lengths.tolist() == one.lengths.tolist()
