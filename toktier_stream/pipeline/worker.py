@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
 from toktier_stream.session.machine import Limits, Machine
 from toktier_stream.session.store import Store
 from toktier_stream.session.warm import warm
+from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.registry import Registry
 from toktier_stream.wire.messages import CheckRecord
 
@@ -153,6 +155,9 @@ class Worker:
         Raises ``GPU_UNAVAILABLE`` where one is required."""
         for entry in self._registry.entries():
             started = time.monotonic()
+            if isinstance(entry.encoder, FastEncoder):
+                # A large append is encoded in its place: as fast as this machine can.
+                entry.encoder.threads = len(os.sched_getaffinity(0))
             warm(entry.encoder)
             _LOG.info(
                 "tokenizer_ready",

@@ -37,6 +37,9 @@ MIN_CHUNK: Final = 1 << 15
 CHUNK: Final = 1 << 19
 """Bytes of the parts that threads take in turn: a thread that comes late costs little."""
 
+DIVIDED_BYTES: Final = 1 << 18
+"""From this size on a text is large."""
+
 _NOTHING: Final = Tokens(np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.uint32))
 
 
@@ -151,6 +154,9 @@ class FastEncoder:
         )
         self._is_added = np.zeros(highest + 1, dtype=np.bool_)
         self._is_added[added.any.final[added.any.final >= 0]] = True
+        self.threads = 1
+        """How many threads :meth:`encode` uses for a large text: set once, by whoever knows what
+        else the process does."""
 
     @property
     def fingerprint(self) -> str:
@@ -179,6 +185,8 @@ class FastEncoder:
 
     def encode(self, text: bytes) -> Tokens:
         """See the face. Raises ``SESSION_TOO_LARGE`` from 2 GiB on."""
+        if self.threads > 1 and len(text) >= DIVIDED_BYTES:
+            return self.encode_parallel(text, self.threads)
         workspace = self._pool.take()
         tokens = self._encode(workspace, text)
         tokens = Tokens(tokens.ids.copy(), tokens.lengths.copy())
