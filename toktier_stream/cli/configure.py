@@ -19,12 +19,15 @@ ConfigFile = Annotated[
 def check_config(config: ConfigFile = None) -> None:
     """Print the settings a worker would start with, secrets masked, or say what is wrong.
 
-    Also loads every registered tokenizer, and says which path serves it.
+    Also reads the TLS files, loads every registered tokenizer, and says which path serves it. The
+    broker is not asked.
     """
     with worker_extra():
         from toktier_stream.config import load
+        from toktier_stream.pipeline.open import check_broker
         from toktier_stream.session.engines import open_registry
     settings = load(config)
+    check_broker(settings)
     registry = open_registry(settings.tokenizers, settings.default_tokenizer)
     shown = settings.model_dump(mode="json")
     shown["tokenizers"] = {
