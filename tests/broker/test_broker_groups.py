@@ -267,6 +267,24 @@ async def test_lag_is_what_is_left_to_read(bench: Bench) -> None:
     assert await member.consumer.lag(0) == 3
 
 
+async def test_markers_of_transactions_are_no_lag(bench: Bench) -> None:
+    """Where the log ends in a transaction, nothing is left to read behind its last record: a
+    watchdog must not take that for a partition that stands still."""
+    source, topic, group = await bench.topic(), await bench.topic(), unique("group")
+    member = await bench.member(topic, unique("group"))
+    transaction = await bench.transaction(unique("txn"))
+    for n in range(3):
+        await transaction.publish(
+            [OutRecord(topic, b"k", b"%d" % n)], group, source, 0, committed_at(n)
+        )
+    await member.collect(3)
+    async with asyncio.timeout(WITHIN_S):
+        while await member.consumer.lag(0):
+            await member.consumer.poll(0.1, 10)
+    assert await member.silent()
+    assert await member.consumer.lag(0) == 0
+
+
 async def test_an_empty_poll_takes_its_time_and_no_longer(bench: Bench) -> None:
     """Without records a poll returns empty after about its timeout."""
     topic = await bench.topic()

@@ -282,3 +282,23 @@ async def test_every_codec_is_written_and_read(kafka_bootstrap: str, codec: str)
     await transaction.publish(records, unique("group"), source, 0, committed_at(1))
     await kafka.expect(topic, [r.value for r in records] * 2)
     await kafka.stop()
+
+
+async def test_an_aborted_transaction_is_no_lag(kafka_bootstrap: str) -> None:
+    """Records that nobody may read, and the marker behind them, are passed without a delivery."""
+    bench = Bench(lambda: KafkaBroker(kafka_options(kafka_bootstrap)))
+    await bench.start()
+    topic = await bench.topic()
+    member = await bench.member(topic, unique("group"))
+    producer = AIOKafkaProducer(
+        bootstrap_servers=kafka_bootstrap, transactional_id=unique("foreign")
+    )
+    await producer.start()
+    await producer.begin_transaction()
+    await producer.send_and_wait(topic, b"never", partition=0)
+    await producer.abort_transaction()
+    await producer.stop()
+    async with asyncio.timeout(WITHIN_S):
+        while await member.consumer.lag(0):
+            assert await member.consumer.poll(0.1, 10) == {}
+    await bench.stop()
