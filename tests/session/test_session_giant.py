@@ -17,7 +17,7 @@ from session_harness import CL100K, LITERALS, PIECES, applied, build, check_sess
 from tokenizers import normalizers
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.session import giant
+from toktier_stream.session import giant, stream
 from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.session.header import Header, decode, encode
 from toktier_stream.session.record import Session
@@ -87,7 +87,8 @@ def families(
 
 @pytest.fixture
 def low(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of a few bytes count as giant, and marks stand close to the end."""
+    """Runs of a few bytes count as giant, marks stand close to the end, no stream takes over."""
+    monkeypatch.setattr(stream, "SMALL", 0)
     monkeypatch.setattr(giant, "GIANT", 12)
     monkeypatch.setattr(giant, "_SPAN", 1)
 
@@ -275,6 +276,7 @@ def test_real_families(
     family_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
     """Runs of every class and base64, continued and ended in every way, held to the reference."""
+    monkeypatch.setattr(stream, "SMALL", 0)
     monkeypatch.setattr(giant, "GIANT", 300)
     monkeypatch.setattr(giant, "_SPAN", 3)
     entry = open_tokenizer(family_file(family))

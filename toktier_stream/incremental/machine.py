@@ -24,6 +24,8 @@ _SAVE, _START_REG, _DROP_REG, _MOVE = (
     int(Op.SAVE), int(Op.START_REG), int(Op.DROP_REG), int(Op.MOVE),
 )  # fmt: skip
 _STATE, _AT, _LAST, _BEFORE, _REGISTERS = 0, 1, 2, 3, 4
+MEMORY = _REGISTERS + MAX_REGISTERS
+"""Numbers that a machine's memory takes: int64, -1 for a place that is not known."""
 
 
 class Position(NamedTuple):
@@ -44,7 +46,7 @@ class Machine:
         """Raises ValueError for a machine that removes text or cuts inside characters."""
         if matcher.drops or matcher.inside_characters:
             raise ValueError("pieces are not whole stretches of characters")
-        self._matcher = matcher
+        self.matcher = matcher
         self._live = _live(matcher)
         parts = (
             matcher.class_of,
@@ -70,12 +72,12 @@ class Machine:
         ``start``: they are said to be -1 there, and a caller that begins in the middle of a text
         knows them.
         """
-        m = self._matcher
-        memory = np.full(_REGISTERS + MAX_REGISTERS, -1, dtype=np.int64)
+        m = self.matcher
+        memory = np.full(MEMORY, -1, dtype=np.int64)
         memory[_STATE] = state
         starts = np.empty(stop - start + 2, dtype=np.int64)
         limit = stop + 1 if beyond is None else beyond
-        count = _run(
+        count = run(
             text, start, stop, ends, limit, m.next_state, m.action, m.class_of, m.end_of_text,
             m.program_start, m.program, memory, starts,
         )  # fmt: skip
@@ -118,7 +120,7 @@ def _live(matcher: MatcherTables) -> list[int]:
 
 
 @kernel
-def _run(
+def run(
     text: Bytes,
     start: int,
     stop: int,
@@ -133,9 +135,11 @@ def _run(
     memory: Longs,
     starts: Longs,
 ) -> int:
+    """Continue from ``memory`` (state, place, last two characters, registers), which is then where
+    the machine stopped; the number of ``starts`` that were emitted. See :meth:`Machine.run`."""
     count = 0
     state = memory[_STATE]
-    at, last, before = start, np.int64(-1), np.int64(-1)
+    at, last, before = start, memory[_LAST], memory[_BEFORE]
     done = at >= stop and not ends
     while not done:
         symbol = end_of_text

@@ -34,6 +34,13 @@ class State:
         self._matched = 0  # the automaton's state at the end, where the search uses one
         self.length = 0
 
+    @classmethod
+    def of(cls, tables: Tables, theta: Ints) -> State:
+        """The state that an array of theta is, to be read only."""
+        state = cls(tables, Search.WALK)
+        state._theta, state.length = theta, len(theta) - 1
+        return state
+
     @cached_property
     def counts(self) -> Counts:
         """What the searches of this state did; the walk counts nothing."""

@@ -47,6 +47,7 @@ from toktier_stream.incremental.machine import Machine
 from toktier_stream.incremental.state import State
 from toktier_stream.incremental.stream import PieceStream
 from toktier_stream.incremental.tables import Tables, build
+from toktier_stream.incremental.tail import Follower
 from toktier_stream.session import kernels
 from toktier_stream.session.growing import thin
 from toktier_stream.session.splice import Splice, Stored, splice
@@ -77,8 +78,8 @@ class Mark(NamedTuple):
 Marks = tuple[Mark, ...]
 
 
-class _Kit:
-    """What an encoder's giant pieces need. Immutable once built."""
+class Kit:
+    """What giant pieces and streams of an encoder need. Immutable once built."""
 
     def __init__(self, encoder: FastEncoder) -> None:
         """Raises ValueError or ``TOKENIZER_UNSUPPORTED`` where there is no such thing."""
@@ -89,6 +90,10 @@ class _Kit:
         rules = merged.from_tables(compiled.merges)
         self.tables: Tables = build(rules)
         selftest.check(self.tables, rules)
+        try:
+            self.follower: Follower | None = Follower(compiled, self.machine, self.tables)
+        except ValueError:
+            self.follower = None
         self.longest_whole = max(map(len, self.tables.whole), default=0)
         self._added = compiled.added
         self._kinds = None if compiled.normalizer is None else compiled.normalizer.kinds
@@ -167,16 +172,16 @@ class _Kit:
         return Tokens(ids, lengths)
 
 
-_kits: WeakKeyDictionary[FastEncoder, _Kit | None] = WeakKeyDictionary()
+_kits: WeakKeyDictionary[FastEncoder, Kit | None] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _kit(encoder: FastEncoder) -> _Kit | None:
-    """Built when the first giant piece is met: about a second."""
+def kit_of(encoder: FastEncoder) -> Kit | None:
+    """Built when first asked for: about a second. None where there is no such thing."""
     with _lock:
         if encoder not in _kits:
             try:
-                _kits[encoder] = _Kit(encoder)
+                _kits[encoder] = Kit(encoder)
             except ValueError:
                 _kits[encoder] = None
             except ToktierError as error:
@@ -192,7 +197,7 @@ def look(old: Stored, encoder: FastEncoder) -> Marks:
     if size < GIANT:
         return ()
     while True:
-        text = _from_character(old.slice(max(0, size - window), size))
+        text = from_character(old.slice(max(0, size - window), size))
         low = size - len(text)
         cut = encoder.last_cut(text, encoder.literal_reach if low else 1, len(text) - 1)
         if cut >= 0 or low == 0:
@@ -202,11 +207,11 @@ def look(old: Stored, encoder: FastEncoder) -> Marks:
     text = text[max(cut, 0) :]
     if len(text) < GIANT:
         return ()
-    kit = _kit(encoder)
+    kit = kit_of(encoder)
     if kit is None or not kit.plain(text):
         return ()
     start, end, token = kit.segments(text)[-1].tolist()
-    stop = _character(text, len(text) - kit.margin - _SPAN * encoder.longest_token)
+    stop = character(text, len(text) - kit.margin - _SPAN * encoder.longest_token)
     if token >= 0 or end - start < GIANT or stop <= start:
         return ()
     place, inside, state = kit.settle(text, start, stop, 0, inside=False)
@@ -255,7 +260,7 @@ def grow(
 ) -> tuple[Splice, Marks | None] | None:
     """The splice after all from byte ``start`` on was replaced by ``text``, from a mark; and the
     marks of the new text (None: its end is to be looked at). None: no mark serves."""
-    kit = _kit(encoder) if marks else None
+    kit = kit_of(encoder) if marks else None
     if kit is None:
         return None
     valid = tuple(m for m in marks if m.since <= start and m.check == kit.machine.check)
@@ -272,7 +277,7 @@ def grow(
 
 
 def _from_mark(
-    old: Stored, encoder: FastEncoder, kit: _Kit, mark: Mark, start: int, text: bytes, tries: int
+    old: Stored, encoder: FastEncoder, kit: Kit, mark: Mark, start: int, text: bytes, tries: int
 ) -> tuple[Splice, Mark | None] | None:
     before = old.view(mark.size, start)
     at = mark.size - before.byte
@@ -290,7 +295,7 @@ def _from_mark(
     if count < 2 or chars <= encoder.longest_token:
         return None
     new: Mark | None = None
-    stop = _character(window, len(window) - kit.margin - _SPAN * encoder.longest_token)
+    stop = character(window, len(window) - kit.margin - _SPAN * encoder.longest_token)
     if edge == len(window):
         new = mark
         if stop > 0:
@@ -322,9 +327,7 @@ def _from_mark(
     return found, new
 
 
-def _encode(
-    encoder: FastEncoder, kit: _Kit, mark: Mark, window: bytes
-) -> tuple[Tokens | None, int]:
+def _encode(encoder: FastEncoder, kit: Kit, mark: Mark, window: bytes) -> tuple[Tokens | None, int]:
     """The tokens of the text from a mark on, and where the run without cuts ends in it. None where
     normalization may have a say."""
     _, end, token = kit.segments(window)[0].tolist()
@@ -356,7 +359,7 @@ def _encode(
     return fresh, edge
 
 
-def _character(text: bytes, at: int) -> int:
+def character(text: bytes, at: int) -> int:
     """The start of the character that byte ``at`` belongs to; 0 if that is left of the text."""
     at = max(at, 0)
     while at > 0 and text[at] & 0xC0 == 0x80:
@@ -364,7 +367,7 @@ def _character(text: bytes, at: int) -> int:
     return at
 
 
-def _from_character(text: bytes) -> bytes:
+def from_character(text: bytes) -> bytes:
     """``text`` without a character that is cut off at its start."""
     first = 0
     while first < len(text) and text[first] & 0xC0 == 0x80:

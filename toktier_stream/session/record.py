@@ -14,7 +14,7 @@ import numpy as np
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.families import OnePieceEncoder
 from toktier_stream.session import end as ends
-from toktier_stream.session import giant, growing, kernels, tree
+from toktier_stream.session import giant, growing, kernels, settled, stream, tree
 from toktier_stream.session.header import Header
 from toktier_stream.session.page import Page, Reader, Utf8
 from toktier_stream.session.paged import Paged
@@ -53,9 +53,9 @@ class Session:
     """
 
     __slots__ = (
-        "_end", "_marks", "_open", "_paged", "_stale", "bytes", "changed", "chars", "closed",
-        "digest", "fingerprint", "quarantined", "recent", "revision", "session_id", "tokenizer",
-        "tokens", "touched_ms",
+        "_end", "_marks", "_open", "_paged", "_stale", "_stream", "bytes", "changed", "chars",
+        "closed", "digest", "fingerprint", "quarantined", "recent", "revision", "session_id",
+        "tokenizer", "tokens", "touched_ms",
     )  # fmt: skip
 
     def __init__(self, header: Header, reader: Reader, numbers: tree.Numbers | None = None) -> None:
@@ -74,6 +74,7 @@ class Session:
         self._paged = Paged(header.spine, reader, numbers or tree.Numbers(header.next_number))
         self._end: View | None = None
         self._stale: ends.Mark | None = None
+        self._stream: stream.Stream | None = None
         self.tokens = self._paged.tokens
         self.bytes = self._paged.bytes
         self.chars = self._paged.chars
@@ -99,6 +100,7 @@ class Session:
         other._paged = self._paged.fork()
         other._end = self._end
         other._stale = self._stale
+        other._stream = self._stream
         return other
 
     # Changes
@@ -121,7 +123,7 @@ class Session:
         if prepared is None or not prepared.belongs(encoder, text):
             prepared = prepare(encoder, text, tokens=tokens)
         self._paged.replace_all(prepared.contents)
-        self._end = self._stale = None
+        self._end = self._stale = self._stream = None
         self._count()
         self.digest = prepared.digest
         self._marks = prepared.marks
@@ -149,18 +151,26 @@ class Session:
         if end == size:
             self._hold()
         opened: giant.Marks | None = ()
+        read_on: stream.Stream | None = None
         if isinstance(encoder, OnePieceEncoder):
             found, marks = growing.grow(self, encoder, self._marks, start, end, text)
         else:
             marks = ()
             if isinstance(encoder, FastEncoder):
-                found, opened = giant.edit(self, encoder, self._open, start, end, text)
+                streamed, read_on = self._read_on(encoder, start, text)
+                if streamed is not None:
+                    found = streamed
+                    if self._open:
+                        opened = giant.near(self._open, start, size + len(text))
+                else:
+                    found, opened = giant.edit(self, encoder, self._open, start, end, text)
             else:
                 found = splice(self, encoder, start, end, text)
         self._apply(found)
         if opened is None and isinstance(encoder, FastEncoder):
             opened = giant.look(self, encoder) or giant.near(self._open, start, self.bytes)
         self._marks, self._open = marks, opened or ()
+        self._stream = None if read_on is None else read_on._replace(digest=self.digest)
         self.changed = True
         return Change(found.keep, found.ids, found.tail, found.route, found.evidence)
 
@@ -222,6 +232,15 @@ class Session:
             return held
         return self._pages().view(low, high)
 
+    def settled(self, encoder: Encoder) -> int:
+        """How many tokens from the start no append changes, as far as that is known."""
+        if isinstance(encoder, OnePieceEncoder):
+            return self._marks[-1].tokens if self._marks else 0
+        if not isinstance(encoder, FastEncoder):
+            return 0
+        known = stream.settled(self._stream, self)
+        return known or settled.by_cut(self, encoder, self._open)
+
     # Storing
 
     def header(self) -> Header:
@@ -266,9 +285,22 @@ class Session:
         """After storing: forget all but the end. Returns bytes of memory still held. ``opened``:
         another version of the session may have read pages that this one shares."""
         held = self._paged.settle(opened=opened)
-        return 1200 + len(self.session_id) + held + ends.footprint(self._end)
+        tail = 0 if self._stream is None else self._stream.nbytes
+        return 1200 + len(self.session_id) + held + tail + ends.footprint(self._end)
 
     # Inner workings
+
+    def _read_on(
+        self, encoder: FastEncoder, start: int, text: Utf8
+    ) -> tuple[Splice | None, stream.Stream | None]:
+        """The splice of a small append in a row of such, by a stream; and the stream after it."""
+        if start < self.bytes:
+            return None, None
+        found, read_on = stream.append(self, encoder, self._stream, text)
+        if found is None and stream.long(self._stream):
+            # The first windows will find no cut either: now is the time for a mark.
+            self._open = giant.look(self, encoder) or self._open
+        return found, read_on
 
     def _pages(self) -> Paged:
         """The pages, brought up to date."""

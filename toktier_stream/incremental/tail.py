@@ -1,0 +1,433 @@
+"""The end of a growing byte-level text as a value, so that a few characters more cost just these.
+
+Kept of a text: where its last piece that is certain to start begins (the *open piece*), the
+machine's memory at the end (machine.py), theta of the open piece (walk.py), and the tokens of the
+text from there on as it ends now. Reading on:
+
+1. Added tokens. An occurrence that ends in the new bytes begins at most ``reach`` - 1 bytes before
+   them. If there is one, the append is *unusual*: whoever asked goes another way. If there is
+   none, what was matched before is what is matched now.
+2. Normalization. Every new character is its own normal form and composes with nothing on its left,
+   else the append is unusual. So old and new text are their own normal form.
+3. Pieces. The machine goes on from its memory; it is deterministic, so it emits what it would emit
+   on the whole text. A start that it emits is one of every continuation.
+4. Tokens. Each piece is encoded on its own. Its theta is exact at every prefix, so wherever a piece
+   turns out to end, its tokens are the chain from there: text that is read twice is only what lies
+   behind a start that the machine emits late.
+5. The end. From a copy of the memory the machine is told that the text ends. Pieces and tokens that
+   follow from it are those of the text as it is now, and the open piece keeps theta over all of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numba import carray  # type: ignore[attr-defined]
+
+from toktier_stream.incremental.automaton import trie
+from toktier_stream.incremental.jit import Packed, kernel, pointer
+from toktier_stream.incremental.machine import MEMORY, Machine, Position, run
+from toktier_stream.incremental.rules import Ints, Longs, Symbols
+from toktier_stream.incremental.search import Search
+from toktier_stream.incremental.state import State
+from toktier_stream.incremental.tables import Tables
+from toktier_stream.incremental.walk import Steps, walk
+from toktier_stream.tokenizer.encoder import Compiled
+from toktier_stream.tokenizer.face import Ids
+from toktier_stream.tokenizer.literals import grows_from, longest_at
+from toktier_stream.tokenizer.runs import SAFE
+from toktier_stream.tokenizer.utf8 import decode
+
+LONGEST: Final = 4096
+"""Bytes of an open piece, at most: a value is copied with every append."""
+_HELD: Final = 512
+"""Bytes behind a start that is only known at the end of the text, at most: they are read again."""
+_LOOK: Final = 48
+"""Bytes of an open piece from which on it is looked at for settled tokens inside."""
+
+
+class Tail(NamedTuple):
+    """The end of one text. Positions and counts without the text's own first part: whoever holds
+    it knows what ``tokens`` = 0 and ``at`` = 0 mean.
+
+    ``at`` bytes and ``tokens`` tokens stand before the open piece; ``ids`` and ``lengths``
+    (uint32) are the tokens from there on. ``context`` ends with the open piece, which is
+    ``theta`` - 1 bytes long; ``memory`` counts places from the open piece. ``settled``: tokens that
+    no continuation changes.
+    """
+
+    at: int
+    tokens: int
+    context: bytes
+    memory: Longs
+    theta: Ints
+    ids: Ids
+    lengths: Ids
+    settled: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the text."""
+        return self.at + len(self.theta) - 1
+
+    @property
+    def total(self) -> int:
+        """Tokens of the text."""
+        return self.tokens + len(self.ids)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, about."""
+        return 800 + len(self.context) + 4 * len(self.theta) + 8 * len(self.ids)
+
+
+class Grown(NamedTuple):
+    """A text after an append: its tail, and what the append changed. The first ``keep`` tokens
+    stay, which end at byte ``begin``; ``ids`` and ``lengths`` follow and cover ``text``; ``again``
+    old bytes were read once more."""
+
+    tail: Tail
+    keep: int
+    begin: int
+    ids: Ids
+    lengths: Ids
+    text: bytes
+    again: int
+
+
+class Follower:
+    """Reads on at the end of texts of one tokenizer. Immutable, safe for threads."""
+
+    def __init__(self, compiled: Compiled, machine: Machine, tables: Tables) -> None:
+        """Raises ValueError where literals are looked for in normalized text, and for a forest that
+        is too deep to be walked."""
+        if compiled.normalizer is not None and compiled.added.normalized.reach > 0:
+            raise ValueError("added tokens are matched in normalized text")
+        if tables.search is not Search.WALK:
+            raise ValueError("the forest is too deep to be walked")
+        self.machine = machine
+        self.tables = tables
+        m, literals = machine.matcher, compiled.added.any
+        self._kinds = np.zeros(0, dtype=np.uint8)
+        if compiled.normalizer is not None:
+            self._kinds = compiled.normalizer.kinds
+        self._literals = (literals.first, literals.edges, literals.shift, literals.final)
+        self._reach = literals.reach
+        child, label, whole = _whole_words(tables)
+        self._longest_whole = max(map(len, tables.whole), default=0)
+        steps = tables.steps
+        numbers = (m.end_of_text, int(literals.shift), self._reach, self._longest_whole)
+        self._packed = Packed(
+            (m.next_state, np.uint16), (m.action, np.uint16), (m.class_of, np.uint8),
+            (m.program_start, np.int32), (m.program, np.int16), (literals.first, np.bool_),
+            (literals.edges, np.uint64), (literals.final, np.int64), (self._kinds, np.uint8),
+            (steps.low, np.int32), (steps.kids, np.int32), (steps.pairs, np.int32),
+            (steps.root, np.int32), (steps.symbol, np.int32), (tables.forest.length, np.int32),
+            (tables.ids, np.uint32), (child, np.int32), (label, np.uint8), (whole, np.int64),
+            (np.array(numbers), np.int64),
+        )  # fmt: skip
+
+    def begin(self, at: int, tokens: int, before: bytes, text: bytes) -> Grown | None:
+        """The tail of a text whose tokens from byte ``at`` on are those of ``text``, whatever
+        follows: behind a safe cut or an added token; with all these tokens as new ones.
+
+        ``before``: the bytes left of it, at least as many as the longest added token has. None:
+        unusual."""
+        start = Tail(
+            at=at,
+            tokens=tokens,
+            context=before[max(0, len(before) - self._reach) :],
+            memory=_FRESH,
+            theta=_START,
+            ids=_NONE,
+            lengths=_NONE,
+            settled=0,
+        )
+        if not text:
+            return Grown(start._replace(settled=tokens), tokens, at, _NONE, _NONE, b"", 0)
+        # Added tokens on the left were decided with the text as it is.
+        return self._read(start, text, old_literals=True)
+
+    def append(self, tail: Tail, text: bytes) -> Grown | None:
+        """Read on. None: unusual, or not worth it."""
+        return self._read(tail, text, old_literals=False)
+
+    def _read(self, tail: Tail, text: bytes, *, old_literals: bool) -> Grown | None:
+        old = tail.context
+        data = old + text
+        size = len(tail.theta) - 1
+        piece = len(old) - size
+        if size + len(text) > LONGEST:
+            return None
+        memory = np.empty(MEMORY, dtype=np.int64)
+        # A copy that can be written: numba takes such arrays much faster.
+        found = _follow(
+            np.frombuffer(bytearray(data), dtype=np.uint8), piece, len(old), old_literals,
+            tail.memory, tail.theta, tail.ids, tail.lengths, memory, self._packed.plan,
+        )  # fmt: skip
+        closed, steady, common, common_bytes, start, theta, ids, lengths, again, opened = found
+        if closed < 0:
+            return None
+        settled = tail.settled
+        if not opened:
+            # Where text is normalized, the last character may become another one.
+            certain = closed
+            if len(self._kinds):
+                certain = steady if old_literals else max(steady, 0)
+            if certain >= 0:
+                settled = max(settled, tail.tokens + certain)
+        new = Tail(
+            at=tail.at + start - piece,
+            tokens=tail.tokens + closed,
+            context=data[min(start, max(0, len(data) - self._reach)) :],
+            memory=memory,
+            theta=theta,
+            ids=ids[closed:],
+            lengths=lengths[closed:],
+            settled=settled,
+        )
+        return Grown(
+            tail=new,
+            keep=tail.tokens + common,
+            begin=tail.at + common_bytes,
+            ids=ids[common:],
+            lengths=lengths[common:],
+            text=data[piece + common_bytes :],
+            again=again,
+        )
+
+    def settled(self, tail: Tail) -> int:
+        """Tokens of the text that no continuation changes."""
+        if tail.settled < tail.tokens or len(tail.theta) <= _LOOK:
+            return tail.settled
+        data = np.frombuffer(tail.context, dtype=np.uint8)
+        if grows_from(data, len(data) - self._reach, *self._literals) < len(data):
+            return tail.settled
+        state, at, last, before, *registers = tail.memory.tolist()
+        position = Position(state, at, last, before, tuple(registers))
+        held = min(self.machine.held(position, 0), len(tail.theta) - 1)
+        if held <= self._longest_whole:
+            return tail.settled
+        boundary = State.of(self.tables, tail.theta).settled(held)
+        ends = np.cumsum(tail.lengths, dtype=np.int64)
+        return max(tail.settled, tail.tokens + int(np.searchsorted(ends, boundary, "right")))
+
+
+_NONE: Final = np.zeros(0, dtype=np.uint32)
+_START: Final = np.zeros(1, dtype=np.int32)
+_FRESH: Final = np.full(MEMORY, -1, dtype=np.int64)
+_FRESH[0:2] = 0
+for _array in (_NONE, _START, _FRESH):
+    _array.setflags(write=False)
+
+
+def _whole_words(tables: Tables) -> tuple[Ints, Symbols, Longs]:
+    """The trie of the strings that are one token as a whole piece only, and their ids (-1)."""
+    words = sorted(tables.whole.items())
+    spelling = np.frombuffer(b"".join(w for w, _ in words), dtype=np.uint8)
+    sizes = np.array([len(w) for w, _ in words], dtype=np.int64)
+    child, label, ends, _ = trie(spelling, np.cumsum(sizes) - sizes, sizes, wide=False)
+    ids = np.full(len(label), -1, dtype=np.int64)
+    ids[ends] = [token for _, token in words]
+    return child, label, ids
+
+
+@kernel
+def _follow(
+    text: Symbols,
+    piece: int,
+    old_end: int,
+    old_literals: bool,
+    old_memory: Longs,
+    old_theta: Ints,
+    old_ids: Ids,
+    old_lengths: Ids,
+    memory: Longs,
+    plan: Longs,
+) -> Any:
+    """One append; see the module. All places are bytes of ``text``, where the open piece begins at
+    ``piece`` and the new bytes at ``old_end``.
+
+    Returns the tokens of pieces that are closed now (-1: unusual), those of pieces closed before
+    the last character was read (-1: none started), tokens and bytes in common with the old
+    ones, the start of the open piece, its theta, ids and lengths from the old open piece on, bytes
+    read again, and whether an added token may have begun.
+    """
+    next_state = carray(pointer(plan[0, 0]), (plan[0, 1], plan[0, 2]), np.uint16)
+    action = carray(pointer(plan[1, 0]), (plan[1, 1], plan[1, 2]), np.uint16)
+    class_of = carray(pointer(plan[2, 0]), (plan[2, 1],), np.uint8)
+    program_start = carray(pointer(plan[3, 0]), (plan[3, 1],), np.int32)
+    program = carray(pointer(plan[4, 0]), (plan[4, 1], plan[4, 2]), np.int16)
+    first = carray(pointer(plan[5, 0]), (plan[5, 1],), np.bool_)
+    edges = carray(pointer(plan[6, 0]), (plan[6, 1],), np.uint64)
+    final = carray(pointer(plan[7, 0]), (plan[7, 1],), np.int64)
+    kinds = carray(pointer(plan[8, 0]), (plan[8, 1],), np.uint8)
+    steps = Steps(
+        carray(pointer(plan[9, 0]), (plan[9, 1],), np.int32),
+        carray(pointer(plan[10, 0]), (plan[10, 1], plan[10, 2]), np.int32),
+        carray(pointer(plan[11, 0]), (plan[11, 1], plan[11, 2]), np.int32),
+        carray(pointer(plan[12, 0]), (plan[12, 1],), np.int32),
+        carray(pointer(plan[13, 0]), (plan[13, 1],), np.int32),
+    )
+    length = carray(pointer(plan[14, 0]), (plan[14, 1],), np.int32)
+    names = carray(pointer(plan[15, 0]), (plan[15, 1],), np.uint32)
+    child = carray(pointer(plan[16, 0]), (plan[16, 1],), np.int32)
+    label = carray(pointer(plan[17, 0]), (plan[17, 1],), np.uint8)
+    whole = carray(pointer(plan[18, 0]), (plan[18, 1],), np.int64)
+    numbers = carray(pointer(plan[19, 0]), (plan[19, 1],), np.int64)
+    end_of_text, reach, longest_whole = numbers[0], numbers[2], numbers[3]
+    shift = np.uint64(numbers[1])
+
+    size = len(text)
+    ids = np.empty(size - piece, np.uint32)
+    lengths = np.empty(size - piece, np.uint32)
+    theta = np.empty(size - piece + 1, np.int32)
+    opened = False
+    for at in range(size if old_literals else max(0, old_end - reach + 1), size):
+        if first[text[at]]:
+            stop, token = longest_at(text, at, size, edges, shift, final)
+            if token >= 0 and stop > old_end:
+                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+    opened = grows_from(text, size - reach, first, edges, shift, final) < size
+    last = old_end
+    at = old_end
+    while at < size:
+        point, width = decode(text, at)
+        if len(kinds) and kinds[point] != SAFE:
+            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+        last = at
+        at += width
+
+    for i in range(len(memory)):
+        place = old_memory[i]
+        memory[i] = place + piece if i > 1 and place >= 0 else place
+    starts = np.empty(size - piece + 4, np.int64)
+    count = run(
+        text, old_end, last, False, size + 1, next_state, action, class_of, end_of_text,
+        program_start, program, memory, starts,
+    )  # fmt: skip
+    before_last = count
+    count += run(
+        text, last, size, False, size + 1, next_state, action, class_of, end_of_text,
+        program_start, program, memory, starts[count:],
+    )  # fmt: skip
+
+    # Pieces that are closed for certain.
+    theta[: len(old_theta)] = old_theta
+    base, filled, out, again = piece, old_end, 0, 0
+    steady = -1
+    for i in range(count):
+        place = starts[i]
+        if place > filled:
+            walk(text[filled:place], theta, filled - base, steps)
+            filled = place
+        if place > base:
+            out = _emit(
+                text, theta, base, place, length, names, child, label, whole, longest_whole, ids,
+                lengths, out,
+            )  # fmt: skip
+            if out < 0:
+                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+            again += max(0, old_end - place)
+            base = filled = place
+            theta = np.empty(size - base + 1, np.int32)
+            theta[0] = 0
+        if i < before_last:
+            steady = out
+    walk(text[filled:], theta, filled - base, steps)
+    closed = out
+
+    # What the end of the text adds.
+    ended = memory.copy()
+    count = run(
+        text, size, size, True, size + 1, next_state, action, class_of, end_of_text,
+        program_start, program, ended, starts,
+    )  # fmt: skip
+    start, nodes = base, theta
+    for i in range(count):
+        place = starts[i]
+        if place <= start:
+            continue
+        if size - place > _HELD:
+            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+        out = _emit(
+            text, nodes, start, place, length, names, child, label, whole, longest_whole, ids,
+            lengths, out,
+        )  # fmt: skip
+        if out < 0:
+            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+        start = place
+        nodes = np.empty(size - start + 1, np.int32)
+        nodes[0] = 0
+        walk(text[start:], nodes, 0, steps)
+        again += max(0, old_end - start)
+    out = _emit(
+        text, nodes, start, size, length, names, child, label, whole, longest_whole, ids, lengths,
+        out,
+    )  # fmt: skip
+    if out < 0:
+        return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+
+    common = common_bytes = 0
+    while common < min(out, len(old_ids)):
+        if ids[common] != old_ids[common] or lengths[common] != old_lengths[common]:
+            break
+        common_bytes += lengths[common]
+        common += 1
+    for i in range(1, len(memory)):
+        memory[i] = memory[i] - base if memory[i] >= base else -1
+    return (
+        closed, steady, common, common_bytes, base, theta, ids[:out], lengths[:out], again, opened,
+    )  # fmt: skip
+
+
+@kernel
+def _emit(
+    text: Symbols,
+    theta: Ints,
+    start: int,
+    end: int,
+    length: Ints,
+    names: Ids,
+    child: Ints,
+    label: Symbols,
+    whole: Longs,
+    longest_whole: int,
+    ids: Ids,
+    lengths: Ids,
+    out: int,
+) -> int:
+    """Write the tokens of the piece ``text[start:end]``; the new end of the output, -1 where a
+    byte has no token."""
+    size = end - start
+    if size == 0:
+        return out
+    if size <= longest_whole:
+        state = 0
+        for at in range(start, end):
+            a, b = child[state], child[state + 1]
+            while a < b and label[a] < text[at]:
+                a += 1
+            if a == b or label[a] != text[at]:
+                state = -1
+                break
+            state = a
+        if state > 0 and whole[state] >= 0:
+            ids[out] = whole[state]
+            lengths[out] = size
+            return out + 1
+    count = 0
+    p = size
+    while p > 0:
+        if theta[p] <= 0:
+            return -1
+        p -= length[theta[p]]
+        count += 1
+    p = size
+    for i in range(out + count - 1, out - 1, -1):
+        node = theta[p]
+        ids[i] = names[node]
+        lengths[i] = length[node]
+        p -= length[node]
+    return out + count
