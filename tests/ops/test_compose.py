@@ -32,6 +32,7 @@ from docker_files import (
 from toktier_stream.broker.kafka import KafkaBroker, KafkaOptions
 from toktier_stream.broker.kafka.admin import admitted_batch_bytes
 from toktier_stream.broker.port import TopicSpec
+from toktier_stream.cli.worker import CLOSING_S
 from toktier_stream.config import Settings, load
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.pipeline.worker import topic_specs
@@ -316,7 +317,9 @@ def test_workers_are_kept_small_and_unprivileged(worker_settings: Settings) -> N
     per_partition = s.hot_bytes + s.inflight_bytes + 2 * s.batch_bytes
     bounded = s.partitions * per_partition + s.parts_memory_bytes + s.verify_queue_bytes
     assert bounded <= 0.75 * size(worker["deploy"]["resources"]["limits"]["memory"])
-    assert seconds(worker["stop_grace_period"]) > s.shutdown_deadline_s
+    assert seconds(worker["stop_grace_period"]) > s.shutdown_deadline_s + CLOSING_S
+    image = (DOCKER / "Dockerfile").read_text()
+    assert f"127.0.0.1:{s.health_listen.rpartition(':')[2]}/livez" in image
     assert worker["init"] is True
     assert worker["read_only"] is True
     assert worker["cap_drop"] == ["ALL"]

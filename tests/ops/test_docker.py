@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tomllib
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from typer.testing import CliRunner
 
 from toktier_stream.cli.app import app
 from toktier_stream.config import Settings
+from toktier_stream.pipeline.health import Report
+from toktier_stream.pipeline.health_http import HealthServer, probe
 
 DOCKERFILE = DOCKER / "Dockerfile"
 IGNORE = (DOCKER / "Dockerfile.dockerignore").read_text()
@@ -176,19 +179,38 @@ def test_the_entry_point_is_a_verb() -> None:
     assert value_of("STOPSIGNAL") == "SIGTERM"
 
 
-def test_the_health_check_is_a_verb_that_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its command passes with the image's environment and fails with a setting that is wrong."""
+def test_the_health_check_can_tell() -> None:
+    """Its command, with the port of a real server: passes on 200, fails on 503 and on nothing."""
     options, (program, *arguments) = healthcheck()
-    assert program == json.loads(value_of("ENTRYPOINT"))[0]
     assert seconds(options["timeout"]) < seconds(options["interval"])
     assert seconds(options["start-interval"]) < seconds(options["start-period"])
+    assert program == "python"
+    listen = image_environment()["TOKTIER_HEALTH_LISTEN"]
+    assert f"http://{listen}/livez" in arguments[-1]
+    alive = True
+    server = HealthServer("127.0.0.1:0", {"/livez": probe(lambda: Report(alive, b"{}"))})
+    host, port = server.start()
+
+    def passes() -> bool:
+        command = [sys.executable, *(a.replace(listen, f"{host}:{port}") for a in arguments)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    assert passes()
+    alive = False
+    assert not passes()
+    server.stop()
+    assert not passes()
+
+
+def test_the_settings_of_the_image_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``check-config`` passes with its environment, and fails with a setting that is wrong."""
     for name in [name for name in os.environ if name.startswith("TOKTIER_")]:
         monkeypatch.delenv(name)
     environment = {k: v for k, v in image_environment().items() if k.startswith("TOKTIER_")}
     runner = CliRunner()
-    assert runner.invoke(app, arguments, env=environment).exit_code == 0
+    assert runner.invoke(app, ["check-config"], env=environment).exit_code == 0
     wrong = environment | {"TOKTIER_BROKER": "http://kafka:9092"}
-    assert runner.invoke(app, arguments, env=wrong).exit_code != 0
+    assert runner.invoke(app, ["check-config"], env=wrong).exit_code != 0
 
 
 def readme_commands() -> list[list[str]]:
