@@ -292,6 +292,8 @@ def test_numbers_in_alerts_follow_the_deployment(settings: Settings) -> None:
     """Partitions, memory and the store's room are those of the manifests."""
     unowned = RULE["ToktierPartitionsUnowned"]["expr"]
     assert int(unowned.rpartition("<")[2]) == settings.partitions
+    # Without any worker there is no series at all, and no partition is run.
+    assert "or vector(0)" in unowned
     limit = quantity(CONTAINER["resources"]["limits"]["memory"])
     memory = float(RULE["ToktierMemoryHigh"]["expr"].rpartition(">")[2])
     assert 0.8 * limit < memory < 0.95 * limit
