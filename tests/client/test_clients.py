@@ -163,3 +163,45 @@ async def test_a_group_shares_the_sessions(tmp_path):
         for reader in readers:
             reader.cancel()
     assert seen == {s: REFERENCE.ids(t).tolist() for s, t in texts.items()}
+
+
+async def test_settled_ids_only_grow_while_text_is_appended(tmp_path):
+    """A consumer that asks for settled ids alone: what it has is never changed by an append, it
+    follows closely, and an edit in the middle says what it takes back."""
+    fleet = Fleet(tmp_path, consumer={"settled_only": True})
+    words = "The quick brown fox said 123 times: it's <|im_end|> émile's 漢字 (lazy) dog.\n" * 3
+    text, held, retracted = "", [], 0
+    async with fleet.worker(), fleet.producer() as producer, fleet.consumer() as consumer:
+
+        async def read():
+            nonlocal held, retracted
+            async for tokens in consumer.updates():
+                assert tokens.ids[: tokens.kept].tolist() == held[: tokens.kept]
+                assert tokens.retracted == len(held) - tokens.kept
+                retracted += tokens.retracted
+                held = tokens.ids.tolist()
+                assert len(held) == tokens.update.settled
+                if tokens.revision == last:
+                    return
+
+        async with asyncio.timeout(60):
+            for at in range(0, len(words), 3):
+                ticket = await producer.append("s", words[at : at + 3])
+                text += words[at : at + 3]
+                last = (await ticket.answer(60)).revision
+            tail = await producer.append("s", "x. The end of all of it. ")
+            text += "x. The end of all of it. "
+            last = (await tail.answer(60)).revision
+            await read()
+            assert retracted == 0
+            expected = REFERENCE.ids(text).tolist()
+            assert held == expected[: len(held)]
+            assert len(expected) - len(held) <= 4
+            text = text[:40] + "Q" + text[41:]
+            ticket = await producer.send_text("s", text)
+            last = (await ticket.answer(60)).revision
+            await read()
+        assert retracted > 100
+        expected = REFERENCE.ids(text).tolist()
+        assert held == expected[: len(held)]
+        assert len(expected) - len(held) <= 4

@@ -171,7 +171,7 @@ def test_header_keeps_marks() -> None:
     marks = tuple(
         giant.Mark(7 * i, i, 9 * i, i % 2 == 1, i * 999, 0xFFFFFFFF - i) for i in range(9)
     )
-    header = Header(b"one", open=marks)
+    header = Header(b"one", open=marks, settled=1 << 40)
     assert decode(encode(header), b"one") == header
 
 

@@ -40,8 +40,8 @@ def session(
 
     In: ``{"session": id, "reset": text}``, ``{"session": id, "append": text}``,
     ``{"session": id, "edit": [start_byte, end_byte, text]}``, ``{"session": id, "close": true}``.
-    Out: ``keep``, ``ids``, ``tail``, ``total``, ``digest``, ``route``, ``evidence``; an event that
-    is refused gives ``error`` and ``message`` instead, and exit code 1 at the end.
+    Out: ``keep``, ``ids``, ``tail``, ``total``, ``settled``, ``digest``, ``route``, ``evidence``;
+    an event that is refused gives ``error`` and ``message`` instead, and exit code 1 at the end.
     """
     with worker_extra():
         from toktier_stream.session.engines import open_registry
@@ -109,6 +109,7 @@ def _shown(u: TokenUpdate) -> dict[str, Any]:
         "ids": ids,
         "tail": u.tail,
         "total": u.total_tokens,
+        "settled": u.settled,
         "digest": f"{u.digest:016x}",
         "route": u.route.value,
         "closed": u.closed,

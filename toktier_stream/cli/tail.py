@@ -81,6 +81,7 @@ def _json(u: TokenUpdate) -> str:
             "new": len(u.token_ids) // 4,
             "tail": u.tail,
             "total": u.total_tokens,
+            "settled": u.settled,
             "bytes": u.total_bytes,
             "digest": f"{u.digest:016x}",
             "window_chars": u.evidence.window_chars if u.evidence else None,

@@ -22,6 +22,10 @@ class TokenBuffer:
         self.digest = digests.EMPTY
         self.revision = 0
         self.source_offset = -1  # of the update applied last
+        self.settled = 0
+        """Tokens from the start that no append changes, as the last update says."""
+        self.kept = 0
+        """Of the tokens that were settled before it, those that it left settled."""
 
     @property
     def ids(self) -> npt.NDArray[np.uint32]:
@@ -51,6 +55,7 @@ class TokenBuffer:
                 f"keep {keep} + new {len(new)} + tail {tail} of {old} gives not "
                 f"{update.total_tokens} tokens",
             )
+        promised = self._data[keep : self.settled].copy()
         kept_tail = self._data[old - tail : old].copy() if tail else new[:0]
         digest = digests.without_suffix(self.digest, self._data[keep:old])
         digest = digests.extend(digests.extend(digest, new), kept_tail)
@@ -63,6 +68,14 @@ class TokenBuffer:
         self._data[keep : keep + len(new)] = new
         self._data[keep + len(new) : total] = kept_tail
         self._length = total
+        self.kept = self.settled
+        if len(promised):
+            # A change further left, or the whole stream once more.
+            now = self._data[keep : min(self.settled, total)]
+            different = np.flatnonzero(now != promised[: len(now)])
+            self.kept = keep + int(different[0] if len(different) else len(now))
+        self.kept = min(self.kept, update.settled)
+        self.settled = update.settled
         self.digest = digest
         self.revision = update.revision
         self.source_offset = update.source_offset

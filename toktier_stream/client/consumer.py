@@ -29,12 +29,19 @@ _CLOSED_KEPT = 10_000
 @dataclass(frozen=True, slots=True)
 class SessionTokens:
     """A session after one update. ``ids`` is a read-only view, valid until the session's next
-    update; hand it to an engine as ``prompt_token_ids`` (vLLM) or ``input_ids`` (SGLang)."""
+    update; hand it to an engine as ``prompt_token_ids`` (vLLM) or ``input_ids`` (SGLang).
+
+    With ``settled_only``: the settled ids alone, which no append changes. The first ``kept`` of
+    them were yielded before; ``retracted`` others were too and are gone: an edit before the end
+    (or a reset) took them back. ``update`` is the last answer all the same.
+    """
 
     session_id: str
     revision: int
     ids: npt.NDArray[np.uint32]
     update: TokenUpdate
+    kept: int = 0
+    retracted: int = 0
 
     def as_list(self) -> list[int]:
         """The ids as a list, for engines that take JSON."""
@@ -46,7 +53,12 @@ class SessionTokens:
 class ConsumerOptions:
     """``group`` empty: read every partition (from the end, or with ``from_start`` from the
     beginning). With a group, partitions are shared among its members, and a member that gets a
-    session in its middle asks ``resync`` for the full stream."""
+    session in its middle asks ``resync`` for the full stream.
+
+    ``settled_only``: yield settled ids only, whenever there are more of them or some are taken back
+    (see :class:`SessionTokens`). The last tokens of a text are settled when more text follows, and
+    workers of releases without such answers settle none.
+    """
 
     topic: str = "toktier.tokens"
     group: str = ""
@@ -55,6 +67,7 @@ class ConsumerOptions:
     parts_deadline_s: float = 60.0
     max_memory_bytes: int = 1 << 30
     poll_s: float = 0.2
+    settled_only: bool = False
 
 
 Resync = Callable[[str], Awaitable[None]]
@@ -128,7 +141,8 @@ class TokenConsumer:
         return None if buffer is None else buffer.ids
 
     async def updates(self) -> AsyncIterator[SessionTokens]:
-        """Each applied update with the session's complete ids, in order. Never ends by itself."""
+        """Each applied update with the session's complete ids, in order; with ``settled_only``
+        those that change the settled ones. Never ends by itself."""
         async for update in self.answers():
             if update.status is not Status.OK and not _resent(update):
                 continue
@@ -241,7 +255,7 @@ class TokenConsumer:
             return SessionTokens(session_id, update.revision, np.empty(0, np.uint32), update)
         if buffer is None:
             buffer = TokenBuffer()
-        before = self._held(session_id)
+        before, settled = self._held(session_id), buffer.settled
         try:
             buffer.apply(update)
         except ToktierError as error:
@@ -253,7 +267,18 @@ class TokenConsumer:
         self._buffers.move_to_end(session_id)
         self._bytes += buffer.nbytes - before
         self._trim(session_id)
-        return SessionTokens(session_id, update.revision, buffer.ids, update)
+        if not self._options.settled_only:
+            return SessionTokens(session_id, update.revision, buffer.ids, update)
+        if buffer.kept == settled == buffer.settled:
+            return None
+        return SessionTokens(
+            session_id,
+            update.revision,
+            buffer.ids[: buffer.settled],
+            update,
+            kept=buffer.kept,
+            retracted=settled - buffer.kept,
+        )
 
     async def _diverge(self, session_id: str, update: TokenUpdate, error: ToktierError) -> None:
         self.diverged += 1

@@ -16,13 +16,13 @@ from toktier_stream.incremental.change import Settled
 from toktier_stream.session.giant import Mark
 from toktier_stream.session.tree import Spine
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _QUARANTINED: Final = 1
 _CLOSED: Final = 2
 # version, flags, path steps, remembered revisions | revision, tokens, bytes, chars, digest,
 # touched | next number | lengths of fingerprint, tokenizer and session id | marks
-# and those of giant pieces
-_FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHBB")
+# and those of giant pieces | settled
+_FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHBBQ")
 _STEP: Final = struct.Struct("<IIIII")
 _RECENT: Final = struct.Struct("<QQQ")
 _MARK: Final = struct.Struct("<QQ?Q")
@@ -35,7 +35,8 @@ _TOUCHED_AT: Final = 4 + 5 * 8
 class Header:
     """A session's header. Units: tokens, bytes and characters of its text; milliseconds since the
     epoch. ``recent`` holds (revision, content hash, digest) of the last applied events; ``marks``
-    are those of growing.py, for families without cuts; ``open`` those of giant.py."""
+    are those of growing.py, for families without cuts; ``open`` those of giant.py; ``settled``
+    counts tokens that no append changes (settled.py)."""
 
     session_id: bytes
     fingerprint: str = ""
@@ -53,6 +54,7 @@ class Header:
     spine: tuple[Spine, ...] = ()
     marks: tuple[Settled, ...] = ()
     open: tuple[Mark, ...] = ()
+    settled: int = 0
 
 
 def encode(header: Header) -> bytes:
@@ -78,6 +80,7 @@ def encode(header: Header) -> bytes:
                 len(header.session_id),
                 len(header.marks),
                 len(header.open),
+                header.settled,
             ),
             *[_STEP.pack(s.number, s.crc, s.tokens, s.bytes, s.chars) for s in header.spine],
             *[_RECENT.pack(*entry) for entry in header.recent],
@@ -98,7 +101,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
         raise ToktierError(Code.STORE_CORRUPT, "a session header fails its checksum")
     (
         version, flags, steps, remembered, revision, tokens, size, chars, digest, touched_ms,
-        next_number, fingerprint_size, tokenizer_size, id_size, marks, opened,
+        next_number, fingerprint_size, tokenizer_size, id_size, marks, opened, settled,
     ) = _FIXED.unpack_from(body)  # fmt: skip
     at = _FIXED.size
     recent_at = at + steps * _STEP.size
@@ -126,6 +129,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
         spine=tuple(Spine(*step) for step in _STEP.iter_unpack(body[at:recent_at])),
         marks=tuple(Settled(*mark) for mark in _MARK.iter_unpack(body[marks_at:open_at])),
         open=tuple(Mark(*mark) for mark in _OPEN.iter_unpack(body[open_at:strings_at])),
+        settled=settled,
     )
 
 

@@ -251,7 +251,8 @@ class Machine:
         if prepared is not None and prepared.belongs(entry.encoder, op.text):
             elapsed += prepared.elapsed_ns
         self._finish(fresh, event, now_ms, previous)
-        return _answer(answer, fresh, change, elapsed, fresh.settled(entry.encoder))
+        fresh.find_settled(entry.encoder)
+        return _answer(answer, fresh, change, elapsed)
 
     def _edit(
         self,
@@ -282,7 +283,8 @@ class Machine:
         self._finish(session, event, now_ms, session.recent)
         if event.want_full:
             change = replace(change, keep=0, ids=session.ids(), tail=0)
-        return _answer(answer, session, change, elapsed, session.settled(entry.encoder))
+        session.find_settled(entry.encoder)
+        return _answer(answer, session, change, elapsed)
 
     def _change(self, session: Session, entry: Entry, start: int, end: int, text: bytes) -> Change:
         if session.fingerprint == entry.encoder.fingerprint:
@@ -360,6 +362,7 @@ def _totals(answer: TokenUpdate, session: Session) -> TokenUpdate:
         total_bytes=session.bytes,
         digest=session.digest,
         session_revision=session.revision,
+        settled=session.settled,
     )
 
 
@@ -367,9 +370,7 @@ def _bytes(ids: Ids) -> bytes:
     return ids.astype("<u4", copy=False).tobytes()
 
 
-def _answer(
-    answer: TokenUpdate, session: Session, change: Change, elapsed_ns: int, settled: int
-) -> TokenUpdate:
+def _answer(answer: TokenUpdate, session: Session, change: Change, elapsed_ns: int) -> TokenUpdate:
     # Made anew and not by replace(), which takes four times as long: this is on every event's way.
     return TokenUpdate(
         session_id=answer.session_id,
@@ -387,5 +388,5 @@ def _answer(
         route=change.route,
         evidence=change.evidence,
         timings=Timings(0, elapsed_ns // 1000),
-        settled=settled,
+        settled=session.settled,
     )

@@ -55,7 +55,7 @@ class Session:
     __slots__ = (
         "_end", "_marks", "_open", "_paged", "_stale", "_stream", "bytes", "changed", "chars",
         "closed", "digest", "fingerprint", "quarantined", "recent", "revision", "session_id",
-        "tokenizer", "tokens", "touched_ms",
+        "settled", "tokenizer", "tokens", "touched_ms",
     )  # fmt: skip
 
     def __init__(self, header: Header, reader: Reader, numbers: tree.Numbers | None = None) -> None:
@@ -68,6 +68,7 @@ class Session:
         self.quarantined = header.quarantined
         self.closed = header.closed
         self.recent = header.recent
+        self.settled = header.settled
         self.changed = False
         self._marks = header.marks
         self._open = header.open
@@ -94,6 +95,7 @@ class Session:
         other.quarantined = self.quarantined
         other.closed = self.closed
         other.recent = self.recent
+        other.settled = self.settled
         other.changed = False
         other._marks = self._marks
         other._open = self._open
@@ -124,6 +126,7 @@ class Session:
             prepared = prepare(encoder, text, tokens=tokens)
         self._paged.replace_all(prepared.contents)
         self._end = self._stale = self._stream = None
+        self.settled = 0
         self._count()
         self.digest = prepared.digest
         self._marks = prepared.marks
@@ -170,6 +173,7 @@ class Session:
         if opened is None and isinstance(encoder, FastEncoder):
             opened = giant.look(self, encoder) or giant.near(self._open, start, self.bytes)
         self._marks, self._open = marks, opened or ()
+        self.settled = self.settled if start == size else 0
         self._stream = None if read_on is None else read_on._replace(digest=self.digest)
         self.changed = True
         return Change(found.keep, found.ids, found.tail, found.route, found.evidence)
@@ -232,14 +236,17 @@ class Session:
             return held
         return self._pages().view(low, high)
 
-    def settled(self, encoder: Encoder) -> int:
-        """How many tokens from the start no append changes, as far as that is known."""
+    def find_settled(self, encoder: Encoder) -> int:
+        """Bring ``settled``, the tokens from the start that no append changes, up to date; returns
+        it. An append never makes it smaller."""
+        known = 0
         if isinstance(encoder, OnePieceEncoder):
-            return self._marks[-1].tokens if self._marks else 0
-        if not isinstance(encoder, FastEncoder):
-            return 0
-        known = stream.settled(self._stream, self)
-        return known or settled.by_cut(self, encoder, self._open)
+            known = self._marks[-1].tokens if self._marks else 0
+        elif isinstance(encoder, FastEncoder):
+            known = stream.settled(self._stream, self)
+            known = known or settled.by_cut(self, encoder, self._open)
+        self.settled = max(self.settled, known)
+        return self.settled
 
     # Storing
 
@@ -262,6 +269,7 @@ class Session:
             self._paged.spine(),
             self._marks,
             self._open,
+            self.settled,
         )
 
     def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:

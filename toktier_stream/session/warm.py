@@ -31,6 +31,8 @@ def warm(encoder: Encoder) -> None:
         batch = store.begin()
         again = batch.session(b"warm")
         if again is not None:
-            again.edit(encoder, again.bytes, again.bytes, b" and on")
+            for part in (b" and on", b" and", b" on"):  # the last by a stream
+                again.edit(encoder, again.bytes, again.bytes, part)
+            again.find_settled(encoder)
             again.ids()
         batch.discard()
