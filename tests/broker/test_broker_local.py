@@ -10,10 +10,11 @@ from broker_harness import unique, values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toktier_stream.broker.cluster import LocalCluster, LocalOptions, share_out
+from toktier_stream.broker.cluster import LocalCluster, LocalOptions
 from toktier_stream.broker.connect import open_broker
 from toktier_stream.broker.local import LocalBroker
 from toktier_stream.broker.port import Committed, OutRecord, TopicSpec
+from toktier_stream.broker.shares import share_out
 from toktier_stream.errors import Code, ToktierError
 
 

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 
 from toktier_stream.broker.log import PartitionLog, payload_of
 from toktier_stream.broker.partitioner import partition_of
-from toktier_stream.broker.port import Committed, OutRecord, TopicSpec
+from toktier_stream.broker.port import Committed, Copies, OutRecord, TopicSpec
+from toktier_stream.broker.shares import share_out, stand_by
 from toktier_stream.errors import Code, ToktierError
 
 DEFAULT_MAX_RECORD_BYTES: Final = 1 << 20
@@ -48,14 +49,17 @@ class Member(Protocol):
     @property
     def held(self) -> frozenset[int]: ...
 
+    @property
+    def copies(self) -> Copies: ...
+
     def position(self, partition: int) -> int: ...
 
     def revoke(self) -> None:
         """Give up everything held and say so to the owner."""
         ...
 
-    def assign(self, partitions: frozenset[int]) -> None:
-        """Take ``partitions``, all paused, and say so to the owner."""
+    def assign(self, partitions: frozenset[int], standby: frozenset[int]) -> None:
+        """Take ``partitions``, all paused, note ``standby``, and say so to the owner."""
         ...
 
     def evict(self) -> None:
@@ -229,29 +233,14 @@ class LocalCluster:
 
     def _rebalance(self, group: Group) -> None:
         # Eager, as aiokafka does it: everyone gives up everything, then gets a new share.
-        shares: list[tuple[Member, frozenset[int]]] = []
+        shares: list[tuple[Member, frozenset[int], frozenset[int]]] = []
         for name in {member.topic for member in group.members}:
             members = [member for member in group.members if member.topic == name]
-            shares += zip(
-                members,
-                share_out([m.held for m in members], len(self.topic(name).logs)),
-                strict=True,
-            )
-        for member, _ in shares:
+            warm = [m.copies.warm() for m in members]
+            active = share_out([m.held for m in members], len(self.topic(name).logs), warm)
+            standing = stand_by(active, max(m.copies.count for m in members), warm)
+            shares += zip(members, active, standing, strict=True)
+        for member, _, _ in shares:
             member.revoke()
-        for member, partitions in shares:
-            member.assign(partitions)
-
-
-def share_out(held: Sequence[frozenset[int]], partitions: int) -> list[frozenset[int]]:
-    """Equal shares (sizes differ by one at most) that leave in place as much as they can."""
-    small, larger = divmod(partitions, len(held))
-    # Who holds most keeps a larger share, so that fewest partitions move.
-    order = sorted(range(len(held)), key=lambda i: (-len(held[i]), i))
-    quota = {i: small + (rank < larger) for rank, i in enumerate(order)}
-    shares = [set(sorted(had)[: quota[i]]) for i, had in enumerate(held)]
-    free = sorted(set(range(partitions)).difference(*shares), reverse=True)
-    for i, share in enumerate(shares):
-        while len(share) < quota[i]:
-            share.add(free.pop())
-    return [frozenset(share) for share in shares]
+        for member, partitions, standby in shares:
+            member.assign(partitions, standby)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from toktier_stream.broker.cluster import LocalCluster, Topic
 from toktier_stream.broker.port import (
     Committed,
+    Copies,
     OutRecord,
     RebalanceCallback,
     Record,
@@ -79,8 +80,11 @@ class LocalGroupConsumer(_Poller):
         on_assigned: RebalanceCallback,
         on_revoked: RebalanceCallback,
         instance_id: str,
+        copies: Copies | None = None,
     ) -> None:
         super().__init__(cluster, topic)
+        self._copies = copies or Copies()
+        self._standby: frozenset[int] = frozenset()
         self._group = group
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
@@ -95,6 +99,15 @@ class LocalGroupConsumer(_Poller):
     def held(self) -> frozenset[int]:
         """The partitions assigned to this member now."""
         return frozenset(self._positions)
+
+    @property
+    def copies(self) -> Copies:
+        """What this member tells of its state."""
+        return self._copies
+
+    @property
+    def standby(self) -> frozenset[int]:
+        return self._standby
 
     async def start(self) -> None:
         self._listen()
@@ -161,10 +174,11 @@ class LocalGroupConsumer(_Poller):
         if held:
             self._on_revoked(held)
 
-    def assign(self, partitions: frozenset[int]) -> None:
+    def assign(self, partitions: frozenset[int], standby: frozenset[int]) -> None:
         group = self._cluster.group(self._group)
         self._positions = {p: group.position(self._logs(), p) for p in partitions}
         self._paused = set(partitions)
+        self._standby = standby
         self._wake.set()
         self._on_assigned(partitions)
 
@@ -332,8 +346,11 @@ class LocalBroker:
         on_assigned: RebalanceCallback,
         on_revoked: RebalanceCallback,
         instance_id: str = "",
+        copies: Copies | None = None,
     ) -> LocalGroupConsumer:
-        return LocalGroupConsumer(self.cluster, topic, group, on_assigned, on_revoked, instance_id)
+        return LocalGroupConsumer(
+            self.cluster, topic, group, on_assigned, on_revoked, instance_id, copies
+        )
 
     def transaction(self, transactional_id: str) -> LocalTransaction:
         return LocalTransaction(self.cluster, transactional_id)

@@ -69,6 +69,15 @@ class TopicSpec:
     max_record_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What a member tells of state that it keeps beside a partition. ``count``: how many copies
+    of each partition's state other members shall keep; ``warm``: the partitions it has state of."""
+
+    count: int = 0
+    warm: Callable[[], frozenset[int]] = frozenset
+
+
 RebalanceCallback = Callable[[frozenset[int]], None]
 """Called on the loop with the whole set of partitions; must return at once and never raise.
 
@@ -80,6 +89,9 @@ call ``pause``, ``resume`` and ``seek`` from the callback of an assignment."""
 class GroupConsumer(Protocol):
     """A member of a consumer group on one topic. Only one task may poll it.
 
+    Partitions stay where they are as far as equal shares allow. Members that tell their
+    :class:`Copies` get those that move where a copy of their state is.
+
     ``pause``, ``resume`` and ``seek`` of a partition that is not held now do nothing: a rebalance
     can always come first, so callers tag their work with the assignment it belongs to.
     """
@@ -87,6 +99,12 @@ class GroupConsumer(Protocol):
     async def start(self) -> None:
         """Join the group and wait for the first assignment. Raises ``BROKER_UNREACHABLE`` or
         ``TOPIC_MISSING``."""
+        ...
+
+    @property
+    def standby(self) -> frozenset[int]:
+        """The partitions of other members whose state this one shall keep a copy of, as of the
+        latest assignment. Set before ``on_assigned`` is called."""
         ...
 
     async def poll(self, timeout: float, max_records: int) -> Mapping[int, Sequence[Record]]:
@@ -218,9 +236,10 @@ class Broker(Protocol):
         on_assigned: RebalanceCallback,
         on_revoked: RebalanceCallback,
         instance_id: str = "",
+        copies: Copies | None = None,
     ) -> GroupConsumer:
-        """A new member of ``group``. Newly assigned partitions start paused: whoever restored
-        their state seeks and resumes them."""
+        """A new member of ``group``; either all members tell their ``copies`` or none. Newly
+        assigned partitions start paused: whoever restored their state seeks and resumes them."""
         ...
 
     def transaction(self, transactional_id: str) -> Transaction: ...

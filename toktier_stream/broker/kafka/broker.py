@@ -11,7 +11,7 @@ from toktier_stream.broker.kafka.options import KafkaOptions
 from toktier_stream.broker.kafka.publisher import KafkaPublisher
 from toktier_stream.broker.kafka.reader import KafkaReader
 from toktier_stream.broker.kafka.transaction import KafkaTransaction
-from toktier_stream.broker.port import RebalanceCallback, TopicSpec
+from toktier_stream.broker.port import Copies, RebalanceCallback, TopicSpec
 
 
 def _above_debug(record: logging.LogRecord) -> bool:
@@ -52,9 +52,10 @@ class KafkaBroker:
         on_assigned: RebalanceCallback,
         on_revoked: RebalanceCallback,
         instance_id: str = "",
+        copies: Copies | None = None,
     ) -> KafkaGroupConsumer:
         return KafkaGroupConsumer(
-            self._options, self._admin, topic, group, on_assigned, on_revoked, instance_id
+            self._options, self._admin, topic, group, on_assigned, on_revoked, instance_id, copies
         )
 
     def transaction(self, transactional_id: str) -> KafkaTransaction:

@@ -12,10 +12,11 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.structs import OffsetAndMetadata
 
 from toktier_stream.broker.kafka.admin import KafkaAdmin
+from toktier_stream.broker.kafka.assignor import StatefulAssignor
 from toktier_stream.broker.kafka.closing import close_consumer
 from toktier_stream.broker.kafka.failures import translated, within
 from toktier_stream.broker.kafka.options import KafkaOptions
-from toktier_stream.broker.port import Committed, RebalanceCallback, Record
+from toktier_stream.broker.port import Committed, Copies, RebalanceCallback, Record
 from toktier_stream.errors import Code, ToktierError
 
 # A cancelled getmany leaves aiokafka's count of callers too high, which switches its
@@ -55,6 +56,7 @@ class KafkaGroupConsumer:
         on_assigned: RebalanceCallback,
         on_revoked: RebalanceCallback,
         instance_id: str,
+        copies: Copies | None = None,
     ) -> None:
         self._options = options
         self._admin = admin
@@ -63,6 +65,12 @@ class KafkaGroupConsumer:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._instance_id = instance_id
+        # Assignors keep their memory in their class; members of one process must not share it.
+        self._assignor: Any = (
+            type("MemberAssignor", (StickyPartitionAssignor,), {"member_assignment": None})
+            if copies is None
+            else type("MemberAssignor", (StatefulAssignor,), {"copies": copies})
+        )
         self._consumer: Any = None
         self._joined = asyncio.Event()
         self._callback_failed = False
@@ -77,13 +85,11 @@ class KafkaGroupConsumer:
         if self._consumer is not None:
             raise ToktierError(Code.CLIENT_CLOSED, f"consumer of {self._topic} started twice")
         await self._admin.partitions(self._topic)
-        # The assignor keeps its memory in its class; members of one process must not share it.
-        assignor = type("MemberAssignor", (StickyPartitionAssignor,), {"member_assignment": None})
         consumer = AIOKafkaConsumer(
             **self._options.consumer_arguments(),
             group_id=self._group,
             group_instance_id=self._instance_id or None,
-            partition_assignment_strategy=(assignor,),
+            partition_assignment_strategy=(self._assignor,),
             session_timeout_ms=self._options.session_timeout_ms,
             heartbeat_interval_ms=self._options.heartbeat_interval_ms,
             rebalance_timeout_ms=self._options.rebalance_timeout_ms,
@@ -104,6 +110,11 @@ class KafkaGroupConsumer:
         finally:
             if not started:
                 await self.stop()
+
+    @property
+    def standby(self) -> frozenset[int]:
+        found: frozenset[int] = getattr(self._assignor, "standby", frozenset())
+        return found
 
     async def poll(self, timeout: float, max_records: int) -> Mapping[int, Sequence[Record]]:
         await asyncio.sleep(0)  # a poll that finds records must let others run as well
