@@ -106,6 +106,10 @@ METRICS: Final = (
         "Partition lives that ended by an error and began anew", ("code",),
     ),
     Metric("toktier.restored", "counter", "{record}", "Changelog records replayed"),
+    Metric(
+        "toktier.standby.lag", "gauge", "{record}",
+        "Changelog records that a copy of another worker's partition is behind", ("partition",),
+    ),
     # State.
     Metric("toktier.changelog", "counter", "By", "Bytes written to the changelog"),
     Metric("toktier.store.size", "gauge", "By", "Bytes of live records", ("partition",)),

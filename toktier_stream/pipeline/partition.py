@@ -91,7 +91,15 @@ class Shared:
 class Partition:
     """Runs one partition as a task. Records are fed on the loop; answers leave in transactions."""
 
-    def __init__(self, number: int, epoch: int, store: Store, shared: Shared) -> None:
+    def __init__(
+        self,
+        number: int,
+        epoch: int,
+        store: Store,
+        shared: Shared,
+        shadowed: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """``shadowed``: keys of the changelog that a copy of it found to need writing again."""
         self.number = number
         self.epoch = epoch
         self.state = State.FENCING
@@ -114,6 +122,7 @@ class Partition:
         self._quarantines: list[str] = []
         self._task: asyncio.Task[None] | None = None
         self.restore = Progress()  # of this life's replay
+        self._shadowed = shadowed
 
     def facts(self) -> PartitionFacts:
         """Where it stands, for health and the watchdog."""
@@ -299,7 +308,7 @@ class Partition:
 
     async def _heal(self, delivery: Delivery, follower: Follower) -> None:
         """Write again what a replaced owner has written over: compaction keeps the last record."""
-        shadowed = sorted(follower.lineage.shadowed)
+        shadowed = sorted(follower.lineage.shadowed | self._shadowed)
         for start in range(0, len(shadowed), CHUNK):
             keys = shadowed[start : start + CHUNK]
             values = await self._in_thread(partial(_values, self._store, keys))
@@ -309,6 +318,7 @@ class Partition:
                 for key, value in zip(keys, values, strict=True)
             ]
             await delivery.publish([], changes, None, 0)
+        self._shadowed = frozenset()
         if shadowed:
             _LOG.warning("changelog_healed", partition=self.number, records=len(shadowed))
 

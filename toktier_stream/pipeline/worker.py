@@ -9,15 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from toktier_stream import telemetry
-from toktier_stream.broker.port import Broker, GroupConsumer, TopicSpec
+from toktier_stream.broker.port import Broker, Copies, GroupConsumer, TopicSpec
 from toktier_stream.config import KIB, Settings
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.pipeline.batcher import Batcher
+from toktier_stream.pipeline.changelog import Progress
 from toktier_stream.pipeline.devices import DeviceTokenizer, OpenCard, open_devices
 from toktier_stream.pipeline.health import Health, WorkerFacts
 from toktier_stream.pipeline.monitor import Monitor
 from toktier_stream.pipeline.partition import Partition, Shared, State
 from toktier_stream.pipeline.reject_limit import RejectLimit
+from toktier_stream.pipeline.standby import Standby
 from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
 from toktier_stream.session.machine import Limits, Machine
 from toktier_stream.session.store import Store
@@ -62,7 +64,10 @@ class Worker:
         self._lives: dict[int, Partition] = {}
         # A store stays open over a rebalance that gives the same partition back.
         self._stores: dict[int, Store] = {}
+        self._standbys: dict[int, Standby] = {}
+        self._consumer: GroupConsumer | None = None
         self._assigned: frozenset[int] = frozenset()
+        self._copied: frozenset[int] = frozenset()  # partitions of others, to be followed
         self._epoch = 0
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
@@ -126,7 +131,9 @@ class Worker:
             on_revoked=self._on_revoked,
             instance_id=s.instance_id,
         )
+            copies=Copies(s.standby_replicas, self._warm),
         executor = ThreadPoolExecutor(thread_name_prefix="encode")
+        self._consumer = consumer
         self._verifier.start()
         monitor = Monitor(
             s, self._health, self.facts, consumer.lag,
@@ -228,12 +235,44 @@ class Worker:
             for p in ended:
                 del self._lives[p]
         for p in sorted(assigned - self._lives.keys()):
-            life = Partition(p, epoch, self._store(p), shared)
+            life = Partition(p, epoch, self._store(p), shared, shadowed.get(p, frozenset()))
+        shadowed = await self._follow(shared, self._copied - assigned)
             self._lives[p] = life
             life.start()
 
     def _store(self, partition: int) -> Store:
         store = self._stores.get(partition)
+    async def _follow(self, shared: Shared, copied: frozenset[int]) -> dict[int, frozenset[bytes]]:
+        """Follow the changelogs of these partitions and no others. Returns what the copies that
+        ended leave to the partitions' next owner: see Standby.shadowed."""
+        for standby in self._standbys.values():
+            if standby.error is not None:
+                raise standby.error
+        ended = [self._standbys.pop(p) for p in self._standbys.keys() - copied]
+        await asyncio.gather(*(standby.stop() for standby in ended))
+        for p in sorted(copied - self._standbys.keys() - self._lives.keys()):
+            self._standbys[p] = standby = Standby(
+                p, self._store(p), self._settings, self._broker, shared.executor, shared.threads,
+                self._instruments,
+            )  # fmt: skip
+            standby.start()
+        return {standby.partition: frozenset(standby.shadowed) for standby in ended}
+
+    def _warm(self) -> frozenset[int]:
+        """The partitions whose state this worker has, more or less up to date: what it follows,
+        and before it has joined for the first time what it finds on its disk."""
+        if self._epoch:
+            return frozenset(self._standbys)
+        prefix = f"{self._settings.topic_appends}-"
+        found = self._settings.state_dir.glob(f"{prefix}*")
+        numbers = (path.name.removeprefix(prefix) for path in found)
+        return frozenset(int(number) for number in numbers if number.isdecimal())
+
+    @property
+    def standbys(self) -> dict[int, Progress]:
+        """How far the copies of other workers' partitions are."""
+        return {p: standby.progress for p, standby in self._standbys.items()}
+
         if store is None:
             s = self._settings
             store = Store.open(
@@ -252,6 +291,8 @@ class Worker:
         self._assigned = partitions
         self._joined = True
 
+        if self._consumer is not None:
+            self._copied = self._consumer.standby
     def _on_revoked(self, partitions: frozenset[int]) -> None:
         self._epoch += 1
         self._assigned = frozenset()
@@ -265,7 +306,9 @@ class Worker:
 
     async def _shut_down(self, consumer: GroupConsumer, executor: ThreadPoolExecutor) -> None:
         deadline = self._settings.shutdown_deadline_s
-        await asyncio.gather(*(life.stop(deadline) for life in self._lives.values()))
+        in_time = await asyncio.gather(*(life.stop(deadline) for life in self._lives.values()))
+        self.abandoned = not all(in_time)
+        await asyncio.gather(*(standby.stop() for standby in self._standbys.values()))
         if self._batcher is not None:
             await asyncio.get_running_loop().run_in_executor(executor, self._batcher.stop)
         await self._verifier.stop()
