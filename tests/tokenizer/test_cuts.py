@@ -61,6 +61,7 @@ def check_cuts(
     cuts = [b for b in range(len(text) + 1) if encoder.last_cut(text, b, b) == b]
     inside = [b for b in cuts if low <= b <= high]
     assert encoder.last_cut(text, low, high) == max(inside, default=-1)
+    assert encoder.second_cut(text, low, high) == ([-1, -1, *inside][-2])
     assert encoder.first_cut(text, low, high) == min(inside, default=-1)
 
 

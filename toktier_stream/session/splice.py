@@ -56,6 +56,7 @@ import numpy as np
 
 from toktier_stream.session import kernels
 from toktier_stream.session.page import Utf8
+from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
 from toktier_stream.wire.messages import Evidence, Route
 
@@ -182,8 +183,11 @@ def _append(old: Stored, encoder: Encoder, text: bytes, window_chars: int) -> Sp
         return None
     reach = encoder.literal_reach
     seen = inner + _whole(text[: reach + _MARGIN])
-    witness = encoder.last_cut(seen, reach, len(inner))
-    cut = encoder.last_cut(seen, reach, witness - 1) if witness > 0 else -1
+    if isinstance(encoder, FastEncoder):
+        cut = encoder.second_cut(seen, reach, len(inner))
+    else:
+        witness = encoder.last_cut(seen, reach, len(inner))
+        cut = encoder.last_cut(seen, reach, witness - 1) if witness > 0 else -1
     if cut < 0:
         return None
     window = inner + text

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.tokenizer import kernels, normalization, runs
 from toktier_stream.tokenizer.added import AddedTables
-from toktier_stream.tokenizer.cuts import find_cut
+from toktier_stream.tokenizer.cuts import find_cut, find_second_cut
 from toktier_stream.tokenizer.face import Tokens
 from toktier_stream.tokenizer.literals import grows_from
 from toktier_stream.tokenizer.marks import machine_rows, program_rows
@@ -24,7 +24,7 @@ from toktier_stream.tokenizer.merges import PADDING, MergeTables, top_bits
 from toktier_stream.tokenizer.normalization import Normalizer
 from toktier_stream.tokenizer.tables import MatcherTables
 from toktier_stream.tokenizer.threads import share
-from toktier_stream.tokenizer.workspace import Pool, Room, Workspace
+from toktier_stream.tokenizer.workspace import Pool, Room, Workspace, places
 
 ENGINE: Final = "exact-1"
 """Changes with every change that could change ids."""
@@ -116,15 +116,9 @@ class FastEncoder:
         self.normalizer = compiled.normalizer
         self._added = added
         self._pool = Pool()
-        self._machine: tuple[Any, ...] = (
-            machine_rows(matcher),
-            matcher.class_of,
-            matcher.classes,
-            matcher.program_start,
-            program_rows(matcher),
-            matcher.two_sided,
-        )
-        self._bpe: tuple[Any, ...] = (
+        rows, program = machine_rows(matcher), program_rows(matcher)
+        self._alive = (rows, program)
+        self._places = places(
             merges.byte_pairs,
             merges.pairs,
             top_bits(len(merges.pairs)),
@@ -132,10 +126,17 @@ class FastEncoder:
             merges.words,
             top_bits(len(merges.words) // WORD_SLOT),
             merges.long_words,
+            merges.long_words.size // 2 - 1,
             merges.long_index,
             merges.blob,
             merges.spans,
-            kernels.PART_TAG if merges.separate else np.uint64(0),
+            kernels.PART_TAG if merges.separate else 0,
+            rows,
+            matcher.class_of,
+            matcher.classes,
+            matcher.program_start,
+            program,
+            matcher.two_sided,
         )
         no_kinds = np.zeros(0, dtype=np.uint8)
         no_kinds.setflags(write=False)
@@ -235,19 +236,7 @@ class FastEncoder:
     ) -> Tokens:
         if self._added.normalized.reach:
             segments = self._added.normalized.split(text, segments)
-        arguments: tuple[Any, ...] = (
-            *self._machine,
-            workspace.registers,
-            room.starts,
-            *self._bpe,
-            workspace.memo,
-            workspace.memo_shift,
-            workspace.symbols,
-            workspace.made,
-            room.ids,
-            room.lengths,
-        )
-        count = kernels.encode_segments(text, segments, *arguments)
+        count = kernels.encode_segments(text, segments, self._places, workspace.places, room.places)
         return Tokens(room.ids[:count], room.lengths[:count])
 
     def encode_parallel(self, text: bytes, threads: int) -> Tokens:
@@ -288,6 +277,14 @@ class FastEncoder:
         """See the face; looks at no more of ``text`` than it passes over, and the reach of
         literals around it."""
         return self._cut(text, low, high, -1, self.compiled.matcher.one_sided)
+
+    def second_cut(self, text: bytes, low: int, high: int) -> int:
+        """The second safe cut that :meth:`last_cut` would find from ``high`` back; -1: none."""
+        source = np.frombuffer(text, dtype=np.uint8)
+        matcher = self.compiled.matcher
+        return int(
+            find_second_cut(source, low, high, matcher.class_of, matcher.one_sided, *self._guards)
+        )
 
     def first_cut(self, text: bytes, low: int, high: int) -> int:
         """See the face."""

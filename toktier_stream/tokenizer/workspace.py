@@ -8,7 +8,7 @@ were in the pool, whole, and makes others as it needs them.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,14 @@ def _aligned(count: int) -> npt.NDArray[np.uint64]:
     return room[skip : skip + 8 * count].view(np.uint64)
 
 
+def places(*items: npt.NDArray[Any] | np.integer[Any] | int) -> npt.NDArray[np.uint64]:
+    """Arrays as addresses, numbers as they are; somebody else keeps the arrays alive."""
+    return np.array(
+        [item.ctypes.data if isinstance(item, np.ndarray) else int(item) for item in items],
+        dtype=np.uint64,
+    )
+
+
 class Room:
     """Arrays that grow with the text: its padded copy, piece starts, ids and lengths."""
 
@@ -44,6 +52,8 @@ class Room:
         self.starts = np.empty(size + 4, dtype=np.int32)
         self.ids = np.empty(size, dtype=np.uint32)
         self.lengths = np.empty(size, dtype=np.uint32)
+        self.places = places(self.ids, self.lengths, self.starts)
+        """For :func:`kernels.encode_segments`."""
         self._view = self.text.data
 
     def fill(self, text: bytes) -> None:
@@ -61,6 +71,8 @@ class Workspace:
         self.symbols = np.zeros(SCAN, dtype=np.uint32)
         self.made = np.zeros(SCAN, dtype=np.uint32)
         self.registers = np.zeros(2 * MAX_REGISTERS, dtype=np.int64)
+        self.places = places(self.memo, self.memo_shift, self.symbols, self.made, self.registers)
+        """For :func:`kernels.encode_segments`."""
         self._kept = Room(1 << 12)
 
     def room(self, size: int) -> Room:
