@@ -70,6 +70,7 @@ class Code(StrEnum):
     STORE_FORMAT = "STORE_FORMAT"
     STORE_FULL = "STORE_FULL"
     STORE_CORRUPT = "STORE_CORRUPT"
+    STORE_DAMAGED = "STORE_DAMAGED"
     STORE_BUSY = "STORE_BUSY"
     RESTORE_DEADLINE = "RESTORE_DEADLINE"
     REJECT_RATIO = "REJECT_RATIO"
@@ -312,6 +313,11 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "a record failed its checksum",
         "the session is rebuilt from the changelog, or waits for a reset",
         "check the disk; run toktier-stream store check",
+    ),
+    Code.STORE_DAMAGED: Explanation(
+        "the store's file is damaged below its records",
+        "the worker ends; its next start sets the file aside and restores from the changelog",
+        "check the disk; remove damaged-data.mdb once it is of no use",
     ),
     Code.STORE_BUSY: Explanation(
         "another process holds the state directory",

@@ -16,7 +16,7 @@ from toktier_stream.session.batch import Batch
 from toktier_stream.session.machine import Machine
 from toktier_stream.session.store import Store
 from toktier_stream.wire.answers import decode_reject
-from toktier_stream.wire.messages import Reset, Status
+from toktier_stream.wire.messages import Edit, Reset, Status
 
 
 @pytest.fixture
@@ -71,6 +71,30 @@ async def test_damage_that_only_a_sample_meets_costs_a_reset(backend, state_dir,
         lost = await h.append("s", 3, " and more")
         assert (lost.status, lost.code) == (Status.NEED_RESET, Code.STATE_MISS)
         assert (await h.reset("s", 4, text)).status is Status.OK
+
+
+async def test_a_damaged_file_ends_the_worker_and_the_next_restores(backend, state_dir, hands):
+    """Damage below the records cannot be cured in place: the worker ends with its code, the next
+    one begins with an empty store, and the changelog gives everything back."""
+    settings = make_settings(backend, state_dir, partitions=1, verify_rate=0)
+    text = "a text of some pages, " * 2000
+    running = await Running(backend, settings).__aenter__()
+    h = await hands(settings)
+    await h.reset("s", 1, text)
+    with (state_dir / f"{settings.topic_appends}-0" / "data.mdb").open("r+b") as file:
+        pages = file.seek(0, 2) // 4096
+        file.seek(2 * 4096)
+        file.write(bytes((pages - 2) * 4096))
+    await h.event("s", 2, Edit(b" more"))
+    async with asyncio.timeout(20):
+        await asyncio.wait({running.task})
+    with pytest.raises(ToktierError) as ended:
+        await running.__aexit__(None, None, None)
+    assert ended.value.code is Code.STORE_DAMAGED
+    async with Running(backend, settings):
+        assert (await h.next())[0].status is Status.OK
+        assert (await h.append("s", 3, " and more")).status is Status.OK
+    assert [a.revision for a in h.answers] == [1, 2, 3]
 
 
 async def test_a_session_set_aside_does_not_repeat_its_ids(backend, state_dir, hands):

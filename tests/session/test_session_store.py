@@ -505,3 +505,38 @@ def test_a_restart_in_the_middle_of_the_work(tmp_path: Path) -> None:
     store.close()
     with Store.open(tmp_path / "s", map_bytes=16 << 20) as again:
         assert list(again.session_ids()) == [b"one"]
+
+
+def blank(folder: Path) -> None:
+    """Zeros over every page of LMDB's file but its two heads."""
+    with (folder / "data.mdb").open("r+b") as file:
+        pages = file.seek(0, os.SEEK_END) // 4096
+        file.seek(2 * 4096)
+        file.write(bytes((pages - 2) * 4096))
+
+
+@pytest.mark.parametrize("when", ["closed", "open"])
+def test_a_damaged_file_is_set_aside(tmp_path: Path, when: str) -> None:
+    """Below the records there are no checksums, but LMDB sees pages of a wrong kind. Such a file
+    is never used again: the next opening begins empty, to be filled from the changelog."""
+    folder = tmp_path / "s"
+    store = Store.open(folder, map_bytes=16 << 20, hot_bytes=0)
+    for number in range(20):
+        put(store, b"%d" % number)
+    if when == "closed":
+        store.close()
+        blank(folder)
+    else:
+        blank(folder)
+        with raises(Code.STORE_DAMAGED):
+            read(store, b"7")
+        with raises(Code.STORE_DAMAGED):
+            put(store, b"20")
+        store.close()
+    with Store.open(folder, map_bytes=16 << 20) as store:
+        assert store.changelog_offset == 0
+        assert read(store, b"7") is None
+        put(store, b"7")
+    assert (folder / "damaged-data.mdb").exists()
+    with Store.open(folder, map_bytes=16 << 20) as store:
+        assert read(store, b"7") is not None

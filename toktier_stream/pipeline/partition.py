@@ -382,7 +382,7 @@ class Partition:
         if work.traces:
             s = self._shared.settings
             way = tracing.Way(
-                s.topic_appends, s.topic_tokens, self.number, s.group,
+                s.topic_appends, s.topic_tokens, self.number, s.group, work.events,
                 (min(self._fed_ns, started), started), (processed, sent), (sent, stored),
             )  # fmt: skip
             tracing.finish(work.traces, way)
@@ -421,13 +421,19 @@ class Partition:
         i.record("toktier.batch.duration", (processed - started) / 1e9, stage="process")
         i.record("toktier.batch.duration", (sent - processed) / 1e9, stage="publish")
         i.record("toktier.batch.duration", (stored - sent) / 1e9, stage="store")
+        work.tally.give(i)
         i.record("toktier.batch.size", work.events)
         i.add("toktier.transactions", outcome="committed")
         for sent_at_us in work.sent_at_us:
             i.record("toktier.end_to_end", max(0.0, stored / 1e9 - sent_at_us / 1e6))
 
 
-_FATAL = frozenset({Code.STORE_FORMAT, Code.STORE_BUSY, Code.TOPIC_MISSING, Code.CONFIG_INVALID})
+_FATAL = frozenset(
+    {
+        Code.STORE_FORMAT, Code.STORE_DAMAGED, Code.STORE_BUSY, Code.TOPIC_MISSING,
+        Code.CONFIG_INVALID,
+    }
+)  # fmt: skip
 
 
 # Another worker has the partition, or had it meanwhile.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +15,29 @@ from toktier_stream.errors import Code, ToktierError
 
 FORMAT: Final = b"toktier-stream store 1"
 
+# Where damage was met, until the file is set aside; and what it is called then.
+DAMAGED: Final = "damaged"
+SET_ASIDE: Final = "damaged-data.mdb"
+
 _RESERVE: Final = 1 << 20
+# A transaction that has met damage is bad for whatever is asked of it after that.
+_DAMAGE: Final = (
+    lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError, lmdb.BadTxnError,
+)  # fmt: skip
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def open_environment(folder: Path, map_bytes: int) -> lmdb.Environment:
     """Open or create it, with room beyond ``map_bytes`` so that something can always be removed.
 
-    Raises ``STORE_FORMAT`` or ``STORE_FULL``.
+    A file in which damage was met before is set aside first: all of it is in the changelog.
+    Raises ``STORE_FORMAT``, ``STORE_FULL`` or ``STORE_DAMAGED``.
     """
+    if (folder / DAMAGED).exists():
+        with suppress(FileNotFoundError):
+            (folder / "data.mdb").replace(folder / SET_ASIDE)
+        (folder / "lock.mdb").unlink(missing_ok=True)
+        (folder / DAMAGED).unlink()
     page = 4096
     size = (map_bytes + max(_RESERVE, map_bytes // 16)) // page * page
     with told(folder):
@@ -75,4 +89,8 @@ def ours(path: Path, error: lmdb.Error) -> ToktierError:
     if full:
         free = shutil.disk_usage(path).free
         return ToktierError(Code.STORE_FULL, f"{path}: {error}; {free} bytes free")
+    if isinstance(error, _DAMAGE):
+        with suppress(OSError):
+            (path / DAMAGED).touch(0o600)
+        return ToktierError(Code.STORE_DAMAGED, f"{path}: {error}")
     return ToktierError(Code.STORE_FORMAT, f"{path}: {error}")

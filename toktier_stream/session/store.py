@@ -155,7 +155,8 @@ class Store:
 
         ``map_bytes``: the most it may hold on disk (sparse, never resized; 0: as an existing store
         was made); ``hot_bytes``: memory for live sessions; ``ttl_ms``: see :meth:`expired`;
-        ``quota_bytes``: see :meth:`over_quota`, 0 for none. Raises ``STORE_BUSY``, ``STORE_FORMAT``
+        ``quota_bytes``: see :meth:`over_quota`, 0 for none. A damaged file is set aside
+        (``damaged-data.mdb``), and the store begins empty. Raises ``STORE_BUSY``, ``STORE_FORMAT``
         or ``STORE_FULL``.
         """
         folder = Path(path)
@@ -173,13 +174,25 @@ class Store:
         with ExitStack() as undo:
             undo.callback(os.close, lock)
             map_bytes = map_bytes or stored_map_bytes(folder)
-            env = open_environment(folder, map_bytes)
-            undo.callback(env.close)
-            with told(folder):
-                store = cls(
-                    folder, env, lock, map_bytes=map_bytes, hot_bytes=hot_bytes, ttl_ms=ttl_ms,
-                    quota_bytes=quota_bytes,
-                )  # fmt: skip
+
+            def opened() -> Store:
+                env = open_environment(folder, map_bytes)
+                with ExitStack() as failed:
+                    failed.callback(env.close)
+                    with told(folder):
+                        store = cls(
+                            folder, env, lock, map_bytes=map_bytes, hot_bytes=hot_bytes,
+                            ttl_ms=ttl_ms, quota_bytes=quota_bytes,
+                        )  # fmt: skip
+                    failed.pop_all()
+                return store
+
+            try:
+                store = opened()
+            except ToktierError as error:
+                if error.code is not Code.STORE_DAMAGED:
+                    raise
+                store = opened()  # anew: the damaged file is set aside now
             undo.pop_all()
         return store
 
