@@ -14,6 +14,7 @@ from rich.console import Console
 from toktier_stream.bench import encode, encode_tables, peers
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.tokenizer.artifact import Artifact
+from toktier_stream.tokenizer.paths import cache_root
 
 FamilyFile = Callable[[str], Path]
 
@@ -47,6 +48,22 @@ def test_a_small_run(family_file: FamilyFile, tmp_path: Path) -> None:
     encode_tables.show(result, Console(file=out, width=200))
     for name in (encode.OURS, *result["peers"]):
         assert name in out.getvalue()
+    encode_tables.plot(result, tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.families
+def test_start_up(family_file: FamilyFile) -> None:
+    """Two new processes, here with caches that are full already; the table shows their times."""
+    found = encode.startup(family_file("gpt2"), cache_root())
+    assert min(found[state][of] for state in ("cold", "warm") for of in ("wall_s", "cpu_s")) > 0
+    result: dict[str, Any] = {"encode": [], "local": [], "window": [], "threads": [], "peers": {}}
+    result |= {"rounds": 1, "load_average": 0.0, "cpus": 1}
+    out = io.StringIO()
+    encode_tables.show(
+        result | {"start": [{"vocabulary": "gpt2", **found}]}, Console(file=out, width=200)
+    )
+    assert f"{found['warm']['wall_s']:.2f}" in out.getvalue()
 
 
 @pytest.mark.families

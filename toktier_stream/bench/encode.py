@@ -1,15 +1,17 @@
 """Full encodes of fresh text: the exact engine beside the reference and other tokenizers.
 
 In each round every engine is made anew and encodes two texts of the same kind: the first is
-*cold*, the second *warm* (tables touched, memories filled). No text is ever encoded twice by an
-engine, not even by another instance: some remember whole texts. Engines take turns; times are CPU
-time of the process without Python's garbage collector, medians over the rounds; every timed answer
-is compared with the reference's ids.
+*cold*, the second *warm* (tables touched, memories filled; but see :func:`_with_toktier`). No text
+is ever encoded twice by an engine, not even by another instance: some remember whole texts. Engines
+take turns; times are CPU time of the process without Python's garbage collector, medians over the
+rounds; every timed answer is compared with the reference's ids.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib.metadata
+import importlib.util
 import json
 import os
 import statistics
@@ -19,6 +21,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -29,6 +32,7 @@ import numpy.typing as npt
 
 from toktier_stream.bench import peers, words
 from toktier_stream.bench.generate import generate_appends
+from toktier_stream.bench.peers_toktier import open_toktier
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.tokenizer.admission import load_encoder
 from toktier_stream.tokenizer.artifact import Artifact
@@ -36,6 +40,7 @@ from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.tables import Refusal
 
 SIZES = (10_000, 100_000, 1_000_000, 4_000_000)
+KINDS = ("code", "prose", "chat", "CJK")
 OURS = "toktier-stream"
 BUDGET = 8_000_000
 """Characters of one text that one size may use: large sizes have fewer rounds."""
@@ -61,50 +66,78 @@ class Subject:
 
 def run(
     vocabularies: Mapping[str, Path],
-    corpora: Mapping[str, str] | None = None,
+    corpora: Mapping[str, str] | Sequence[str] = KINDS,
     *,
     sizes: Sequence[int] = SIZES,
     rounds: int = 5,
+    starts: bool = False,
     progress: Progress = lambda _: None,
 ) -> Result:
     """Measure; returns what :func:`toktier_stream.bench.encode_tables.show` prints.
 
-    ``vocabularies``: name to tokenizer.json. ``corpora``: name to text; code, prose, chat and CJK
-    if None. ``sizes`` are in characters; each takes other parts of a text, in pairs, and has as
-    many rounds as there are pairs. Raises ``TOKENIZER_UNSUPPORTED`` for a file that the exact
-    engine does not admit.
+    ``vocabularies``: name to tokenizer.json. ``corpora``: name to text, or which of :data:`KINDS`.
+    ``sizes`` are in characters; each takes other parts of a text, in pairs, and has as many rounds
+    as there are pairs. ``starts``: measure start-up too. Raises ``TOKENIZER_UNSUPPORTED`` for a
+    file that the exact engine does not admit.
     """
     shares = {size: 2 * size * max(1, min(rounds, BUDGET // (2 * size))) for size in sizes}
-    texts = dict(corpora) if corpora is not None else default_corpora(sum(shares.values()))
-    found = peers.installed()
-    result: Result = {
-        "rounds": rounds,
-        "load_average": os.getloadavg()[0],
-        "cpus": os.cpu_count(),
-        "peers": {peer.name: peer.version for peer in found},
-        "encode": [],
-        "local": [],
-        "window": [],
-        "threads": [],
-    }
-    for name, path in vocabularies.items():
-        subject = load(name, path)
-        for corpus, text in texts.items():
-            at = 0
-            for size, share in shares.items():
-                pairs = _pairs(text[at : at + share], size)
-                at += share
-                if not pairs:
-                    continue
-                progress(f"{name}: {corpus}, {size:,} characters")
-                row = compare(subject, pairs, found)
-                result["encode"].append({"vocabulary": name, "corpus": corpus, **row})
-        sample = next(iter(texts.values()))[:1_000_000]
-        progress(f"{name}: added tokens, normalization, windows, threads")
-        result["local"].append({"vocabulary": name, **local(subject, sample, rounds)})
-        result["window"].append({"vocabulary": name, **windows(subject, sample, rounds)})
-        result["threads"].append({"vocabulary": name, **threads(subject, sample, rounds)})
+    total = sum(shares.values())
+    texts = corpora if isinstance(corpora, Mapping) else default_corpora(total, corpora)
+    with ExitStack() as stack:
+        found = (*peers.installed(), *_with_toktier(stack))
+        result: Result = {
+            "rounds": rounds,
+            "load_average": os.getloadavg()[0],
+            "cpus": os.cpu_count(),
+            "peers": {peer.name: peer.version for peer in found},
+            "encode": [],
+            "local": [],
+            "window": [],
+            "threads": [],
+            "start": [],
+        }
+        for name, path in vocabularies.items():
+            subject = load(name, path)
+            for corpus, text in texts.items():
+                at = 0
+                for size, share in shares.items():
+                    pairs = _pairs(text[at : at + share], size)
+                    at += share
+                    if not pairs:
+                        continue
+                    progress(f"{name}: {corpus}, {size:,} characters")
+                    row = compare(subject, pairs, found)
+                    result["encode"].append({"vocabulary": name, "corpus": corpus, **row})
+            sample = next(iter(texts.values()))[:1_000_000]
+            progress(f"{name}: added tokens, normalization, windows, threads")
+            result["local"].append({"vocabulary": name, **local(subject, sample, rounds)})
+            result["window"].append({"vocabulary": name, **windows(subject, sample, rounds)})
+            result["threads"].append({"vocabulary": name, **threads(subject, sample, rounds)})
+            if starts:
+                progress(f"{name}: start-up with empty caches, then with full ones")
+                result["start"].append({"vocabulary": name, **startup(path)})
     return result
+
+
+def _with_toktier(stack: ExitStack) -> tuple[peers.Peer, ...]:
+    """The ``toktier`` package's own full encode. It takes seconds to load and to get going, so each
+    tokenizer is opened once and asked for a word first: *cold* then means this text only."""
+    if importlib.util.find_spec("toktier") is None:
+        return ()
+    opened: dict[str, peers.Encode | None] = {}
+
+    def make(artifact: Artifact) -> peers.Encode:
+        if artifact.sha256 not in opened:
+            opened[artifact.sha256] = None
+            tokenizer = open_toktier(artifact, stack)
+            tokenizer.encode("first words")
+            opened[artifact.sha256] = lambda text: tokenizer.encode(text).ids
+        encode = opened[artifact.sha256]
+        if encode is None:
+            raise ValueError("toktier: an unknown tokenizer.json")
+        return encode
+
+    return (peers.Peer("toktier", importlib.metadata.version("toktier"), make),)
 
 
 def _pairs(text: str, size: int) -> list[tuple[str, str]]:
@@ -123,16 +156,17 @@ def load(name: str, path: Path) -> Subject:
     return Subject(name, artifact, encoder)
 
 
-def default_corpora(size: int) -> dict[str, str]:
+def default_corpora(size: int, kinds: Sequence[str] = KINDS) -> dict[str, str]:
     """Python's own sources and documentation, a generated agent session, and generated Chinese
     and Japanese: ``size`` characters of each, where there are as many."""
     library = Path(sysconfig.get_path("stdlib"))
-    return {
-        "code": _files(sorted(library.rglob("*.py")), size),
-        "prose": _files(sorted((library / "pydoc_data").glob("topics.py")), size),
-        "chat": _joined(generate_appends(1), size),
-        "CJK": _joined(_cjk(Random(1)), size),
+    make: dict[str, Callable[[], str]] = {
+        "code": lambda: _files(sorted(library.rglob("*.py")), size),
+        "prose": lambda: _files(sorted((library / "pydoc_data").glob("topics.py")), size),
+        "chat": lambda: _joined(generate_appends(1), size),
+        "CJK": lambda: _joined(_cjk(Random(1)), size),
     }
+    return {kind: make[kind]() for kind in kinds}
 
 
 def _files(paths: Sequence[Path], size: int) -> str:
@@ -302,12 +336,12 @@ def threads(subject: Subject, text: str, rounds: int) -> Result:
     """Wall time on one and on two threads, warm."""
     encoder, data = subject.fresh(), text.encode()
     walls: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(rounds + 1):
+    for _ in range(4 * rounds + 1):
         for count, wall in walls.items():
             start = time.perf_counter()
             encoder.encode_parallel(data, count)
             wall.append(time.perf_counter() - start)
-    one, two = (min(w) for w in walls.values())
+    one, two = (statistics.median(w[1:]) for w in walls.values())
     return {"one_ms": 1e3 * one, "two_ms": 1e3 * two, "times": one / two}
 
 
@@ -323,11 +357,12 @@ print(time.perf_counter() - start, time.process_time())
 """
 
 
-def startup(path: Path) -> Result:
-    """Seconds from import to the first encode in a new process, with empty caches and with full
-    ones: wall and CPU."""
+def startup(path: Path, cache: Path | None = None) -> Result:
+    """Seconds from import to the first encode in two processes, wall and CPU: with empty caches,
+    unless they are kept in ``cache``, and with what the first left behind."""
     result: Result = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as empty:
+        folder = str(cache or empty)
         for state in ("cold", "warm"):
             done = subprocess.run(
                 [sys.executable, "-c", _START, str(path)],

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from toktier_stream.bench.encode import OURS
+from toktier_stream.errors import Code, ToktierError
 
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Print the tables of :func:`toktier_stream.bench.encode.run`."""
-    for table in (_encode(result), _local(result), _window(result)):
-        console.print(table)
+    for table in (_encode(result), _local(result), _window(result), _start(result)):
+        if table.row_count:
+            console.print(table)
     versions = ", ".join(f"{name} {version}" for name, version in result["peers"].items())
     console.print(
         f"CPU milliseconds, medians of up to {result['rounds']} rounds; cold / warm, both on text "
@@ -83,3 +86,57 @@ def _window(result: dict[str, Any]) -> Table:
             f"{parallel['times']:.2f}",
         )
     return table
+
+
+def _start(result: dict[str, Any]) -> Table:
+    table = _table(
+        "Start-up: import to first encode, seconds (CPU seconds)", "tokenizer", "caches empty",
+        "caches full",
+    )  # fmt: skip
+    for row in result["start"]:
+        cells = (f"{row[x]['wall_s']:.2f} ({row[x]['cpu_s']:.2f})" for x in ("cold", "warm"))
+        table.add_row(row["vocabulary"], *cells)
+    return table
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Megabytes per second against the size of the text, a panel for each tokenizer and kind of
+    text: cold as full lines, warm as dotted ones. Raises ``EXTRA_MISSING`` without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ToktierError(Code.EXTRA_MISSING, "toktier-stream[bench]") from error
+    rows = result["encode"]
+    names = list(dict.fromkeys(row["vocabulary"] for row in rows))
+    kinds = list(dict.fromkeys(row["corpus"] for row in rows))
+    figure = Figure(figsize=(3.6 * len(kinds) + 1, 3.2 * len(names)))
+    panels = figure.subplots(len(names), len(kinds), squeeze=False, sharex=True, sharey=True)
+    colours = {engine: f"C{i}" for i, engine in enumerate((OURS, *result["peers"]))}
+    for name, line in zip(names, panels, strict=True):
+        for kind, axes in zip(kinds, line, strict=True):
+            mine = [r for r in rows if (r["vocabulary"], r["corpus"]) == (name, kind)]
+            _panel(axes, mine, colours)
+            axes.set_title(f"{name}: {kind}", fontsize=10)
+    for axes in panels[-1]:
+        axes.set_xlabel("characters")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("MB per second of CPU")
+    known: dict[str, Any] = {}
+    for axes in panels.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        known |= dict(zip(labels, handles, strict=True))
+    figure.legend(known.values(), known.keys(), loc="center left", bbox_to_anchor=(0.91, 0.5))
+    figure.savefig(path, bbox_inches="tight")
+
+
+def _panel(axes: Any, rows: list[dict[str, Any]], colours: dict[str, str]) -> None:
+    for name, colour in colours.items():
+        mine = [r for r in rows if name in r["engines"]]
+        if not mine:
+            continue
+        sizes = [r["chars"] for r in mine]
+        for state, style, label in (("cold_ms", "o-", name), ("warm_ms", ".:", None)):
+            speed = [r["bytes"] / 1e3 / max(r["engines"][name][state], 1e-6) for r in mine]
+            axes.plot(sizes, speed, style, color=colour, label=label)
+    axes.set_xscale("log")
+    axes.set_yscale("log")

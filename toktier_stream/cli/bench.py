@@ -130,12 +130,19 @@ def store(
 def encode(
     tokenizer: Tokenizers = None,
     text: Texts = None,
+    kinds: Annotated[
+        str, typer.Option(help="Of text, where none is given: code, prose, chat, CJK.")
+    ] = "code,prose,chat,CJK",
     sizes: Annotated[str, typer.Option(help="Characters of the texts.")] = "10K,100K,1M,4M",
     rounds: Rounds = 5,
+    starts: Annotated[
+        bool, typer.Option("--starts/--no-starts", help="Start-up with empty and full caches too.")
+    ] = False,
     save: SaveTo = None,
+    plot: PlotTo = None,
     as_json: AsJson = False,
 ) -> None:
-    """Encode fresh text in full, beside other tokenizers (P4, P5).
+    """Encode fresh text in full, beside other tokenizers (P4, P5, P11).
 
     With --text: that text, which must have twice the characters of a size to be measured at it.
     Exit code 1 if an id of ours is wrong.
@@ -143,15 +150,19 @@ def encode(
     with worker_extra():
         from toktier_stream.bench import encode as bench
         from toktier_stream.bench import encode_tables
+    wanted = tuple(kinds.split(","))
+    if not set(wanted) <= set(bench.KINDS):
+        raise typer.BadParameter(f"--kinds {kinds!r}: of {', '.join(bench.KINDS)}")
     given = _joined(text)
     result = bench.run(
         _files(tokenizer),
-        None if given is None else {"given": given},
+        wanted if given is None else {"given": given},
         sizes=_sizes(sizes),
         rounds=rounds,
+        starts=starts,
         progress=_tell,
     )
-    _finish(result, save, None, as_json, encode_tables.show, None)
+    _finish(result, save, plot, as_json, encode_tables.show, encode_tables.plot)
     exact = all(row["engines"][bench.OURS]["exact"] for row in result["encode"])
     raise typer.Exit(0 if exact else 1)
 
