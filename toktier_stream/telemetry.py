@@ -140,6 +140,25 @@ _BUCKETS: Final[dict[str, tuple[float, ...]]] = {
 }  # fmt: skip
 
 
+class Tally:
+    """Counts of a batch, to be given to the instruments at once: each of their calls takes some
+    microseconds, and what a failed batch counted must not stay."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+
+    def add(self, name: str, amount: float = 1, **attributes: str) -> None:
+        """Count, as :meth:`Instruments.add` does."""
+        key = (name, tuple(attributes.items()))
+        self._counts[key] = self._counts.get(key, 0) + amount
+
+    def give(self, instruments: Instruments) -> None:
+        """Add everything counted."""
+        for (name, attributes), amount in self._counts.items():
+            instruments.add(name, amount, **dict(attributes))
+        self._counts.clear()
+
+
 class Instruments:
     """The instruments of :data:`METRICS`, by name. No-ops until an SDK is set up."""
 

@@ -135,7 +135,7 @@ class Processor:
             self._answered.position(self._next, self._oldest())
         for session_id in quarantines:
             if self._machine.quarantine(work.batch, session_id.encode()):
-                self._instruments.add("toktier.quarantined", reason="verifier")
+                work.tally.add("toktier.quarantined", reason="verifier")
         if time.monotonic() >= self._next_eviction:
             self._evict(work)
         work.outputs.extend(
@@ -148,7 +148,7 @@ class Processor:
         for key, value in work.batch.changes():
             work.outputs.append(OutRecord(self._s.topic_sessions, key, value, (), self._partition))
             size += len(key) + len(value or b"")
-        self._instruments.add("toktier.changelog", size)
+        work.tally.add("toktier.changelog", size)
         if not records and not work.outputs:
             work.batch.discard()
             return None
@@ -212,7 +212,7 @@ class Processor:
                     continue
                 work.batch.remove(session_id)
                 removed.add(session_id)
-                self._instruments.add("toktier.evicted", reason=reason)
+                work.tally.add("toktier.evicted", reason=reason)
         # Where something was removed there may be more.
         if not removed:
             wait = min(_EVICTION_S, self._s.session_ttl_s / 4)
@@ -283,7 +283,7 @@ class Processor:
         if event_trace is not None:
             event_trace.stages(answer, miss, began, time.time_ns())
             work.traces.append(event_trace)
-        self._replies.count(event, answer)
+        self._replies.count(work, event, answer)
         self._replies.answer(work, record, answer, event_trace, sent_at_us=event.sent_at_us)
         if answer.status is Status.REJECTED and answer.code is not None:
             self._replies.reject(work, record, answer.code, answer.message)
@@ -325,7 +325,7 @@ class Processor:
             work.traces.append(event_trace)
         self._replies.reject(work, record, error.code, str(error))
         if error.quarantines and self._machine.quarantine(work.batch, error.session_id.encode()):
-            self._instruments.add("toktier.quarantined", reason="poison")
+            work.tally.add("toktier.quarantined", reason="poison")
 
     def _fail(
         self,
@@ -366,7 +366,7 @@ class Processor:
             work.traces.append(event_trace)
         for source in sources:
             self._replies.reject(work, source, failure.code, failure.message)
-        self._instruments.add("toktier.events", status=answer.status.value, code=failure.code.value)
+        work.tally.add("toktier.events", status=answer.status.value, code=failure.code.value)
         self._replies.answer(work, sources[-1] if sources else None, answer, event_trace)
 
     def _release(self, session_id: str) -> list[Record]:

@@ -45,6 +45,7 @@ class Work:
     events: int = 0
     rejected: int = 0
     touched: set[bytes] = field(default_factory=set)
+    tally: telemetry.Tally = field(default_factory=telemetry.Tally)
 
 
 class Replies:
@@ -100,7 +101,7 @@ class Replies:
     def reject(self, work: Work, record: Record, code: Code, message: str) -> None:
         """Keep a record that was not accepted, with everything about it and why."""
         work.rejected += 1
-        self._instruments.add("toktier.rejects", code=code.value)
+        work.tally.add("toktier.rejects", code=code.value)
         _LOG.warning(
             "event_rejected", code=code.value, partition=record.partition, offset=record.offset
         )
@@ -126,9 +127,9 @@ class Replies:
             OutRecord(self._s.topic_rejects, *encode_reject(reject), self._partition)
         )
 
-    def count(self, event: AppendEvent, answer: TokenUpdate) -> None:
+    def count(self, work: Work, event: AppendEvent, answer: TokenUpdate) -> None:
         """Count an event and how it was answered."""
-        i = self._instruments
+        i = work.tally
         i.add(
             "toktier.events",
             status=answer.status.value,
@@ -145,7 +146,8 @@ class Replies:
             i.add("toktier.widenings", e.widenings)
         if e.fallback:
             i.add("toktier.fallbacks")
-        i.record("toktier.encode.duration", t.encode_us / 1e6, route=answer.route.value)
+        seconds = t.encode_us / 1e6
+        self._instruments.record("toktier.encode.duration", seconds, route=answer.route.value)
 
     def sample(
         self, work: Work, record: Record, answer: TokenUpdate, event_trace: EventTrace | None
