@@ -75,6 +75,7 @@ def page_names() -> dict[str, set[str]]:
             instruments.record(metric.name, 1.0, **attributes)
         else:
             instruments.set(metric.name, 1.0, **attributes)
+    instruments.flush()
     page = prometheus_client.generate_latest().decode()
     provider.shutdown()
     found: dict[str, set[str]] = {}

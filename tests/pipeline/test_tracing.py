@@ -16,10 +16,11 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from pipeline_harness import Running, make_settings
 
 from toktier_stream import telemetry
-from toktier_stream.broker.port import OutRecord
+from toktier_stream.broker.port import OutRecord, Record
 from toktier_stream.cli.otel import sampler
 from toktier_stream.client.consumer import ConsumerOptions, TokenConsumer
 from toktier_stream.client.producer import AppendProducer, ProducerOptions
+from toktier_stream.pipeline import tracing
 from toktier_stream.wire.messages import Status
 
 SECRET = "xylophone-7731-secret"
@@ -105,8 +106,8 @@ def test_sampling_follows_parents_then_links_then_the_ratio():
     """Nothing begun here is kept at ratio 0 but what links to a kept span; about half at 0.5."""
 
     def kept(ratio: float, *links: Link, count: int = 400) -> int:
-        tracing = TracerProvider(sampler=sampler(ratio)).get_tracer("test")
-        spans = [tracing.start_span("poll", links=links) for _ in range(count)]
+        tracer = TracerProvider(sampler=sampler(ratio)).get_tracer("test")
+        spans = [tracer.start_span("poll", links=links) for _ in range(count)]
         return sum(span.is_recording() for span in spans)
 
     def link(flags: int) -> Link:
@@ -117,6 +118,29 @@ def test_sampling_follows_parents_then_links_then_the_ratio():
     assert kept(0.0, link(0), link(1)) == 400
     assert kept(1.0) == 400
     assert 100 < kept(0.5) < 300
+
+
+def test_a_trace_that_its_producer_does_not_keep_is_not_begun(exported):
+    """Told from the header alone, and always as the SDK reads it; odd headers are the SDK's."""
+    spans, _ = exported
+    spans.clear()
+    trace_id, parent = b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331"
+    kept = 0
+    for flags in (b"%02x" % n for n in range(256)):
+        headers = (("x", b"y"), ("traceparent", b"-".join((b"00", trace_id, parent, flags))))
+        context = trace.get_current_span(telemetry.context_from_headers(headers))
+        begun = tracing.begin(Record("t", 0, 7, b"k", b"v", headers, 0))
+        assert (begun is not None) == context.get_span_context().trace_flags.sampled
+        if begun is not None:
+            kept += 1
+            assert begun.creation.span_id == int(parent, 16)
+            begun.span.end()
+    assert kept == len(spans.get_finished_spans()) == 128
+    for odd in (b"", b"nonsense", b"00-" + trace_id, b"\xff" * 55):
+        begun = tracing.begin(Record("t", 0, 7, b"k", b"v", (("traceparent", odd),), 0))
+        assert begun is not None
+        assert begun.creation is None
+        begun.span.end()
 
 
 async def test_no_text_leaves_kafka_and_the_store(

@@ -122,6 +122,7 @@ class Monitor:
         i.set("toktier.stalled", len(self._stalled))
         i.set("toktier.ready", int(self._health.ready().ok))
         i.set("toktier.memory", self._process.memory_info().rss)
+        i.flush()
 
     async def _ask(self, facts: WorkerFacts) -> None:
         running = [p for p in facts.partitions if p.state == RUNNING]
