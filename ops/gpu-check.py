@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the GPU path on this machine's card and measures it, in a few minutes.
 
-    pip install cupy-cuda12x tokenizers numpy     # or cupy-cuda13x; numba too, if it can be had
+    pip install cupy-cuda12x nvidia-cuda-nvrtc-cu12 tokenizers numpy   # numba too, if it can be had
     ops/gpu-check.py ~/.cache/toktier-stream/tokenizers --json gpu.json
 
 What ``toktier-stream bench gpu`` does, for a machine on which only that much can be installed. The

@@ -8,7 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gpu_burst import measure
 from pipeline_harness import Backend, Hands, Running, make_settings, rebuilt
 from shim_card import WITHIN_S, Cards
 
@@ -253,3 +255,15 @@ async def test_a_required_gpu_that_is_not_there(backend: Backend, state_dir: Pat
         async with Running(backend, settings):
             raise AssertionError("it has started")
     assert caught.value.code is Code.GPU_UNAVAILABLE
+
+
+@LOCAL
+async def test_appends_amid_a_burst(backend: Backend, state_dir: Path) -> None:
+    """In time, too: their P99 with the device always busy, beside that of a quiet worker. The
+    bound is a wide one, for machines with one core to spare (see gpu_burst.py for the figures)."""
+    measured = await measure(backend, state_dir, 100, device=True)
+    print(measured.row())
+    assert measured.full_texts > 0
+    assert max(measured.launches) > 1
+    quiet, busy = (float(np.percentile(t, 99)) for t in (measured.quiet, measured.busy))
+    assert busy < 20 * quiet + 300

@@ -278,6 +278,7 @@ class Batcher:
         elapsed = time.time_ns() - began
         self._instruments.record("toktier.device.batch", len(batch))
         self._instruments.record("toktier.device.duration", elapsed / 1e9)
+        encoded = 0
         with self._lock:
             for miss, result in zip(batch, results, strict=True):
                 miss.began = began
@@ -286,8 +287,10 @@ class Batcher:
                 else:
                     miss.tokens = result
                     miss.device_ns = elapsed
+                    encoded += len(miss.text)
                 self._cpu.put(miss.partition, miss)
             self._for_cpu.notify_all()
+        self._instruments.add("toktier.device.encoded", encoded)
 
     def _to_cpu(self, batch: list[Miss], reason: str) -> None:
         for miss in batch:
