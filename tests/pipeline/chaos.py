@@ -39,6 +39,7 @@ from chaos_fleet import (
 from chaos_traffic import Traffic
 from pipeline_harness import kafka_backend, make_settings
 
+from toktier_stream.broker.port import Copies
 from toktier_stream.pipeline.worker import topic_specs
 from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.session.warm import warm
@@ -199,6 +200,7 @@ class Chaos:
                     self._s.group,
                     on_assigned=lambda _: None,
                     on_revoked=lambda _: None,
+                    copies=Copies(),
                 )
                 try:
                     await member.start()

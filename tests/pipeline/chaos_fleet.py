@@ -22,7 +22,7 @@ import lmdb
 from toktier_stream.config import Settings
 from toktier_stream.tokenizer.shipped import shipped_path
 
-START_S = 120.0
+START_S = 600.0
 SESSION_TIMEOUT_S = 6.0
 
 

@@ -27,7 +27,7 @@ from toktier_stream.wire.codec import encode_event
 from toktier_stream.wire.messages import AppendEvent, Edit, Operation, Reset, Status, TokenUpdate
 from toktier_stream.wire.parts import UpdateJoiner, split_event
 
-ANSWER_S = 240.0
+ANSWER_S = 600.0
 _PART = 16 << 10
 _LONGEST = 60_000  # bytes of a session, about; then it starts over
 _AWAY = (Code.BROKER_UNREACHABLE, Code.CLIENT_CLOSED, Code.BROKER_ERROR)
