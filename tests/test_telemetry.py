@@ -11,7 +11,7 @@ from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from toktier_stream.telemetry import METRICS, Instruments
+from toktier_stream.telemetry import METRICS, Instruments, flush_all
 
 
 @pytest.fixture
@@ -86,6 +86,16 @@ def test_a_count_of_nothing_shows_its_series(reader):
     assert counted(reader) == {}
     instruments.flush()
     assert counted(reader) == {("toktier.checks", "mismatch"): 0}
+
+
+def test_all_instruments_are_flushed_before_a_page_is_shown(reader):
+    """Those of the worker and of the process; what is gone is no trouble."""
+    one, two = Instruments(), Instruments()
+    one.add("toktier.received", 3)
+    two.add("toktier.received", 4)
+    Instruments()
+    flush_all()
+    assert counted(reader) == {("toktier.received",): 7}
 
 
 def test_gauges_are_seen_at_once(reader):

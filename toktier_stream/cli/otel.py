@@ -31,7 +31,7 @@ from opentelemetry.sdk.trace.sampling import (
 from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
-from toktier_stream import __version__
+from toktier_stream import __version__, telemetry
 from toktier_stream.config import Settings
 from toktier_stream.pipeline.health_http import Page
 
@@ -119,7 +119,8 @@ def setup(settings: Settings, service: str) -> Exported:
 
 
 def metrics_page() -> Page:
-    """Everything that is counted, in Prometheus' text form."""
+    """Everything that is counted until now, in Prometheus' text form."""
+    telemetry.flush_all()
     return Page(
         HTTPStatus.OK,
         prometheus_client.CONTENT_TYPE_LATEST,
