@@ -422,7 +422,6 @@ class Partition:
         i.record("toktier.batch.duration", (sent - processed) / 1e9, stage="publish")
         i.record("toktier.batch.duration", (stored - sent) / 1e9, stage="store")
         work.tally.give(i)
-        work.tally.give(i)
         i.record("toktier.batch.size", work.events)
         i.add("toktier.transactions", outcome="committed")
         for sent_at_us in work.sent_at_us:

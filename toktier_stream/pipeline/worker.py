@@ -71,6 +71,7 @@ class Worker:
         self._epoch = 0
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
+        self.warmed = asyncio.Event()  # engines are loaded; partitions may still restore
         self.started = False  # from then on, stop() is seen
         self.abandoned = False  # the deadline passed at a stop, with work in flight
         self._warmed = self._joined = False
@@ -130,10 +131,10 @@ class Worker:
             on_assigned=self._on_assigned,
             on_revoked=self._on_revoked,
             instance_id=s.instance_id,
-        )
             copies=Copies(s.standby_replicas, self._warm),
-        executor = ThreadPoolExecutor(thread_name_prefix="encode")
+        )
         self._consumer = consumer
+        executor = ThreadPoolExecutor(thread_name_prefix="encode")
         self._verifier.start()
         monitor = Monitor(
             s, self._health, self.facts, consumer.lag,
@@ -143,6 +144,7 @@ class Worker:
         try:
             await asyncio.get_running_loop().run_in_executor(executor, self._prepare)
             self._warmed = True
+            self.warmed.set()
             shared = self._shared(consumer, executor)
             await consumer.start()
             self.started = True
@@ -234,14 +236,12 @@ class Worker:
             await asyncio.gather(*(self._lives[p].stop(deadline) for p in ended))
             for p in ended:
                 del self._lives[p]
+        shadowed = await self._follow(shared, self._copied - assigned)
         for p in sorted(assigned - self._lives.keys()):
             life = Partition(p, epoch, self._store(p), shared, shadowed.get(p, frozenset()))
-        shadowed = await self._follow(shared, self._copied - assigned)
             self._lives[p] = life
             life.start()
 
-    def _store(self, partition: int) -> Store:
-        store = self._stores.get(partition)
     async def _follow(self, shared: Shared, copied: frozenset[int]) -> dict[int, frozenset[bytes]]:
         """Follow the changelogs of these partitions and no others. Returns what the copies that
         ended leave to the partitions' next owner: see Standby.shadowed."""
@@ -273,6 +273,8 @@ class Worker:
         """How far the copies of other workers' partitions are."""
         return {p: standby.progress for p, standby in self._standbys.items()}
 
+    def _store(self, partition: int) -> Store:
+        store = self._stores.get(partition)
         if store is None:
             s = self._settings
             store = Store.open(
@@ -289,10 +291,10 @@ class Worker:
         # Only recorded here: no heartbeat is sent while this runs, and errors are swallowed.
         self._epoch += 1
         self._assigned = partitions
-        self._joined = True
-
         if self._consumer is not None:
             self._copied = self._consumer.standby
+        self._joined = True
+
     def _on_revoked(self, partitions: frozenset[int]) -> None:
         self._epoch += 1
         self._assigned = frozenset()
