@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from toktier_gpu.crossover import sources_text
 from toktier_gpu.host import Fallback, GpuEncoder
 from toktier_gpu.tables import DeviceTables
 from toktier_stream.tokenizer.face import Encoder, Tokens
@@ -110,6 +111,20 @@ class Samples:
                 batch.append(text)
                 size += len(text)
             yield batch
+
+
+def first_texts() -> list[bytes]:
+    """What a device is held to before it serves: source code in pieces of all sizes, the traps, and
+    runs that reach every size class of the merges."""
+    code = sources_text(1 << 17)
+    texts = [trap.encode() for trap in TRAPS]
+    texts += [b"e" * size for size in (31, 33, 127, 129, 700, 5000)]
+    at = 0
+    while at < len(code):
+        for size in (0, 1, 2, 15, 16, 17, 33, 129, 1000, 4096, 16_384, 50_000):
+            texts.append(code[at : at + size].decode(errors="ignore").encode())
+            at += size
+    return texts
 
 
 @dataclass(slots=True)

@@ -148,6 +148,19 @@ class GpuEncoder:
                 for _ in range(WARM_RUNS):
                     self._run([SELF_TEST], plan)
 
+    def compare(self, texts: Sequence[bytes]) -> None:
+        """Hold the device to the CPU engine on texts, in one launch or several, before it serves
+        any. Raises DeviceError if it differs or fails."""
+        for number, ours in enumerate(self.attempt(texts)):
+            if ours is Fallback.DEVICE:
+                raise DeviceError(f"{self._device.name} failed on the first texts")
+            if isinstance(ours, Fallback):
+                continue
+            theirs = self._cpu.encode(texts[number])
+            same = np.array_equal(ours.ids, theirs.ids)
+            if not (same and np.array_equal(ours.lengths, theirs.lengths)):
+                raise DeviceError(f"{self._device.name} disagrees with the CPU engine")
+
     def close(self) -> None:
         """Give the device back. Later texts go to the CPU engine."""
         with self._lock:
@@ -197,6 +210,10 @@ class GpuEncoder:
         if count > size or int(offsets[-1]) != count:
             raise DeviceError(f"{self._device.name} reports {count} tokens of {size} bytes")
         flags = report[buffers.flags_at // 4 :][: len(texts)].copy()
+        counts, sizes = np.diff(offsets), np.array([len(text) for text in texts])
+        wrong = (counts > sizes) | ((counts <= 0) & (sizes > 0))
+        if (wrong & (flags == 0)).any():
+            raise DeviceError(f"{self._device.name} reports numbers of tokens that cannot be")
         out = device.download(buffers.out, 8 * count).view(np.uint32)
         return Batch(out[:count], out[count:], offsets), flags
 

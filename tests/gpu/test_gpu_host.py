@@ -13,6 +13,7 @@ import pytest
 from gpu_harness import SMALL, Subject, device, made, subject
 
 from toktier_gpu.batch import Batch
+from toktier_gpu.campaign import first_texts
 from toktier_gpu.device import Buffer, DeviceError, Plan, Raw
 from toktier_gpu.host import Fallback, GpuEncoder
 from toktier_gpu.plan import Limits
@@ -68,6 +69,22 @@ class Broken:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class Reporting(Broken):
+    """A device that reports these offsets of two texts instead of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(heals=True)
+        self.offsets: list[int] = []
+
+    def download(self, source: Buffer, size: int) -> Raw:
+        data = super().download(source, size).copy()
+        if self.offsets and size > 4 * SMALL.texts:
+            words = data.view(np.uint32)
+            words[7] = self.offsets[-1]
+            words[-(SMALL.texts + 1) :][:3] = self.offsets
+        return data
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +248,44 @@ def test_a_device_that_disagrees_is_refused(small: Subject) -> None:
     of = device()
     with pytest.raises(DeviceError, match="disagrees"):
         GpuEncoder(DeviceTables(arrays, small.tables.numbers), small.cpu, of, SMALL)
+    of.close()
+
+
+def test_what_a_device_is_held_to_before_it_serves(small: Subject) -> None:
+    """Texts of every size class, in several launches; one wrong entry of a table is found, and a
+    device that fails on the way."""
+    of = device(mode="shuffled")
+    limits = Limits(bytes=1 << 16, texts=64, buckets=(1 << 12,))
+    encoder = small.encoder(of, limits)
+    encoder.compare(first_texts())
+    assert encoder.fallbacks[Fallback.DEVICE] == 0
+    of.close()
+    with pytest.raises(DeviceError, match="failed"):
+        encoder.compare(first_texts())
+    arrays = dict(small.tables.arrays)
+    word = small.cpu.encode(b" return").ids
+    emit = arrays["emit"].copy()
+    words = arrays["words"].copy()
+    assert len(word) == 1
+    emit[(emit & 0xFFFFF) == word[0]] ^= np.uint32(1)
+    values = words[2::3]
+    values[values == word[0]] ^= np.uint64(1)
+    again = device()
+    wrong = DeviceTables({**arrays, "emit": emit, "words": words}, small.tables.numbers)
+    with pytest.raises(DeviceError, match="disagrees"):
+        GpuEncoder(wrong, small.cpu, again, limits).compare(first_texts())
+    again.close()
+
+
+def test_counts_that_cannot_be(small: Subject) -> None:
+    """A text without a token, or with more than it has bytes, is the device's fault."""
+    of = Reporting()
+    encoder = GpuEncoder(small.tables, small.cpu, of, SMALL)
+    texts = [b"some text", b"and some more of it"]
+    for offsets in ([0, 0, 5], [0, 12, 14], [0, 9, 5]):
+        of.offsets = offsets
+        assert_exact(encoder.encode(texts), small.reference, texts)
+    assert encoder.fallbacks[Fallback.DEVICE] == 6
     of.close()
 
 

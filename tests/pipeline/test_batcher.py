@@ -191,6 +191,32 @@ def test_a_device_that_fails(lane: Callable[..., Lane], how: str) -> None:
         check(miss, Route.GPU if how == "is given up" and miss.tokens is not None else Route.CPU)
 
 
+def test_tokens_that_do_not_make_up_the_text(lane: Callable[..., Lane]) -> None:
+    """A device whose memory is damaged is found out by the lengths; the CPU encodes that text."""
+    device = Device()
+    plain = device.encode
+
+    def damaged(texts: Sequence[bytes]) -> Sequence[Tokens | str]:
+        results = list(plain(texts))
+        for i, text in enumerate(texts):
+            if len(text) % 3 == 0 and isinstance(tokens := results[i], Tokens):
+                lengths = tokens.lengths.copy()
+                lengths[len(lengths) // 2] ^= 1
+                results[i] = Tokens(tokens.ids, lengths)
+        return results
+
+    device.encode = damaged  # type: ignore[method-assign]
+    at = lane(device)
+    texts = [text for text in TEXTS if len(text) <= device.max_bytes]
+    for text in texts:
+        at.submit(text)
+    at.wait(len(texts))
+    for miss in at.back:
+        if miss.tokens is not None:
+            check(miss, Route.CPU if len(miss.text) % 3 == 0 else Route.GPU)
+    assert {m.prepared.route for m in at.back if m.prepared and m.tokens} == {Route.CPU, Route.GPU}
+
+
 def test_the_lane_is_bounded(lane: Callable[..., Lane]) -> None:
     """Beyond the bound it says no; an empty lane takes a text of any size."""
     device = Device(max_bytes=1 << 20)

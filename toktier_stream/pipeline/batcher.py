@@ -193,13 +193,19 @@ class Batcher:
             d.max_bytes for d in self._devices.values()
         )
 
-    @staticmethod
-    def _prepare(miss: Miss, threads: int) -> None:
-        if miss.tokens is None:
-            miss.prepared = prepare(miss.encoder, miss.text, threads=threads)
-            return
-        prepared = prepare(miss.encoder, miss.text, tokens=miss.tokens, route=Route.GPU)
-        miss.prepared = replace(prepared, elapsed_ns=prepared.elapsed_ns + miss.device_ns)
+    def _prepare(self, miss: Miss, threads: int) -> None:
+        if miss.tokens is not None:
+            try:
+                prepared = prepare(miss.encoder, miss.text, tokens=miss.tokens, route=Route.GPU)
+            except ValueError:
+                # Lengths that do not make up the text: memory of the device or a bus went wrong.
+                _LOG.error("device_damaged_tokens", bytes=len(miss.text))
+                self._instruments.add("toktier.misses.spilled", reason="damaged")
+            else:
+                elapsed = prepared.elapsed_ns + miss.device_ns
+                miss.prepared = replace(prepared, elapsed_ns=elapsed)
+                return
+        miss.prepared = prepare(miss.encoder, miss.text, threads=threads)
 
     def _finish(self, miss: Miss) -> None:
         miss.ended = time.time_ns()

@@ -71,8 +71,8 @@ def _kept(tokens: Tokens) -> Tokens:
 def open_devices(
     registry: Registry, settings: Settings, open_card: OpenCard | None = None
 ) -> dict[str, DeviceTokenizer]:
-    """Encoders by the fingerprint of their CPU engine, which every text's ids are held to at the
-    start. ``open_card``: what to open instead of the CUDA device that the settings name.
+    """Encoders by the fingerprint of their CPU engine, to which each is held on some hundred texts
+    before it serves. ``open_card``: what to open instead of the CUDA device that the settings name.
 
     Takes some seconds per tokenizer: kernels are compiled and, with ``gpu_min_bytes`` 0, the
     threshold is measured. Raises ``GPU_UNAVAILABLE`` where a GPU is required and cannot be used.
@@ -134,6 +134,7 @@ def _refused(tokenizer: str, reasons: Sequence[str]) -> None:
 def _serve(name: str, cpu: FastEncoder, card: Device, settings: Settings) -> DeviceTokenizer | None:
     """One tokenizer, ready for its first text; None where the device does not serve it, or never
     wins. Raises DeviceError."""
+    from toktier_gpu.campaign import first_texts
     from toktier_gpu.host import GpuEncoder
     from toktier_gpu.plan import Limits
     from toktier_gpu.tables import DeviceTables
@@ -144,6 +145,7 @@ def _serve(name: str, cpu: FastEncoder, card: Device, settings: Settings) -> Dev
         return None
     started = time.monotonic()
     encoder = GpuEncoder(tables, cpu, card, Limits(bytes=settings.gpu_batch_bytes))
+    encoder.compare(first_texts())
     encoder.warm()
     min_bytes = settings.gpu_min_bytes or _measured(encoder, cpu)
     _LOG.info(
