@@ -26,6 +26,8 @@ from toktier_stream.pipeline.health_http import (
 )
 from toktier_stream.pipeline.worker import Worker, health_of
 from toktier_stream.session.engines import open_registry
+from toktier_stream.session.machine import Machine
+from toktier_stream.wire.messages import Reset
 
 WITHIN_S = 30.0
 
@@ -187,8 +189,6 @@ async def test_a_thread_that_never_returns_trips_the_watchdog(
     """An encode hangs: its partition stands still, the others go on, /livez asks for a restart."""
     settings = make_settings(backend, state_dir, stall_limit_s=2.5, transaction_timeout_s=2)
     hung, release = threading.Event(), threading.Event()
-    from toktier_stream.session.machine import Machine
-
     apply = Machine.apply
 
     def hang(self, batch, event, *rest):
@@ -200,8 +200,6 @@ async def test_a_thread_that_never_returns_trips_the_watchdog(
     monkeypatch.setattr(Machine, "apply", hang)
     async with Probed(backend, settings) as running:
         h = await hands(settings)
-        from toktier_stream.wire.messages import Reset
-
         try:
             await h.event("hangs", 1, Reset(b"some text"))
             report = await until(running.address, "/livez", 503)
@@ -215,6 +213,33 @@ async def test_a_thread_that_never_returns_trips_the_watchdog(
             release.set()
         await h.next()
         await until(running.address, "/livez", 200)
+
+
+async def test_work_left_behind_at_the_deadline_is_told(backend, state_dir, hands, monkeypatch):
+    """An encode outlasts the deadline: the worker ends all the same and says so; the event is
+    answered once by the next one."""
+    settings = make_settings(backend, state_dir, shutdown_deadline_s=0.5)
+    hung, release = threading.Event(), threading.Event()
+    apply = Machine.apply
+
+    def hang(self, batch, event, *rest):
+        hung.set()
+        release.wait(60)
+        return apply(self, batch, event, *rest)
+
+    async with Running(backend, settings) as running:
+        h = await hands(settings)
+        monkeypatch.setattr(Machine, "apply", hang)
+        await h.event("hangs", 1, Reset(b"some text"))
+        await asyncio.to_thread(hung.wait, WITHIN_S)
+        asyncio.get_running_loop().call_later(1.5, release.set)
+    assert running.worker.abandoned
+    monkeypatch.setattr(Machine, "apply", apply)
+    async with Running(backend, settings) as running:
+        (answer,) = await h.next()
+        assert (answer.session_id, answer.revision) == ("hangs", 1)
+    assert not running.worker.abandoned
+    assert len(await h.everything(settings.topic_tokens)) == 1
 
 
 async def test_too_many_rejects_end_the_worker_loudly(backend, state_dir, hands):

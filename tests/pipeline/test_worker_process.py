@@ -210,3 +210,22 @@ async def test_a_broker_that_hangs_does_not_hold_up_the_end(worker, kafka_script
     finally:
         own.unpause()
         own.stop()
+
+
+async def test_whatever_hangs_the_process_ends():
+    """A loop that is blocked for good, and a thread that never returns: exit 1 at the deadline."""
+    script = """
+import asyncio, threading, time
+from toktier_stream.cli.worker import _end_anyway
+threading.Thread(target=time.sleep, args=(60,)).start()
+async def main():
+    _end_anyway(0.3)
+    time.sleep(60)
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 1
+    assert b"shutdown_deadline_passed" in out + err
