@@ -69,7 +69,9 @@ class Settings(BaseSettings):
     hot_bytes: int = Field(256 * MIB, ge=0, description="decoded sessions kept in memory, each")
     session_ttl_s: float = Field(86_400, gt=0, description="removed this long after last touch")
     quota_bytes: int = Field(0, ge=0, description="stored bytes per partition; 0: no quota")
-    restore_deadline_s: float = Field(600, gt=0)
+    restore_deadline_s: float = Field(
+        600, gt=0, description="a replay that takes longer is an error that is told, and goes on"
+    )
 
     max_event_bytes: int = Field(MIB, ge=KIB, description="largest record on the input topic")
     max_session_bytes: int = Field(64 * MIB, ge=KIB, description="largest text of one session")

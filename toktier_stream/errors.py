@@ -326,8 +326,8 @@ EXPLANATIONS: dict[Code, Explanation] = {
     ),
     Code.RESTORE_DEADLINE: Explanation(
         "the changelog could not be replayed in time",
-        "sessions not yet restored are answered NEED_RESET",
-        "raise restore_deadline_s, or keep the disk between restarts",
+        "the partition's events wait; the replay goes on from where it is, and nothing is lost",
+        "keep the disk between restarts, set standby_replicas, or raise restore_deadline_s",
     ),
     Code.REJECT_RATIO: Explanation(
         "more of the records are rejected than reject_ratio_limit allows",

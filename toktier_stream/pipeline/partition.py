@@ -213,6 +213,8 @@ class Partition:
                 try:
                     await self._life(delivery)
                 except (ToktierError, OSError, TimeoutError) as error:
+                    if self._replaying(error):
+                        self._attempts = 0
                     if not await self._retry(error, self._attempts):
                         return
                     self._attempts += 1
@@ -221,6 +223,15 @@ class Partition:
         finally:
             if self.state is State.STOPPING:
                 self._move(State.STOPPED)
+
+    def _replaying(self, error: Exception) -> bool:
+        """Whether a replay is slow and moves: then it goes on, however often its time is over."""
+        slow = isinstance(error, ToktierError) and error.code is Code.RESTORE_DEADLINE
+        if not slow or self.restore.position == self.restore.start:
+            return False
+        limit, to_go = self._shared.settings.restore_deadline_s, self.restore.to_go
+        _LOG.error("restore_slow", partition=self.number, to_go=to_go, seconds=limit)
+        return True
 
     async def _retry(self, error: Exception, attempts: int) -> bool:
         """Whether to start the life over. A fenced partition belongs to somebody else."""
