@@ -237,6 +237,9 @@ def edit(
 ) -> tuple[Splice, Marks | None]:
     """The splice of one edit, from a mark where the first windows find no cuts; and the marks of
     the new text, None where its end is to be looked at."""
+    if not marks:
+        found = splice(old, encoder, start, end, text)
+        return found, None if found.route is Route.CPU or len(text) >= GIANT else ()
     grown: list[tuple[Splice, Marks | None]] = []
 
     def instead() -> Splice | None:
@@ -246,7 +249,7 @@ def edit(
         grown.append(found)
         return found[0]
 
-    at_end = bool(marks) and end == old.bytes
+    at_end = end == old.bytes
     found = splice(old, encoder, start, end, text, instead if at_end else None)
     if grown:
         return grown[0]

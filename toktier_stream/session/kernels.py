@@ -31,9 +31,6 @@ def _kernel(function: F) -> F:
 _P: Final = np.uint64(digest.PRIME)
 _BASE: Final = np.uint64(digest.BASE)
 _INVERSE: Final = np.uint64(pow(digest.BASE, -1, digest.PRIME))
-_BASE_2: Final = np.uint64(pow(digest.BASE, 2, digest.PRIME))
-_BASE_3: Final = np.uint64(pow(digest.BASE, 3, digest.PRIME))
-_BASE_4: Final = np.uint64(pow(digest.BASE, 4, digest.PRIME))
 _ONE: Final = np.uint64(1)
 _ZERO: Final = np.uint64(0)
 _S61: Final = np.uint64(61)
@@ -54,6 +51,34 @@ def _multiplied(context: Any, a: Any, b: Any) -> Any:
 _product: Any = intrinsic(_multiplied)
 """The low 61 bits of a · b plus what stands above them, for a · b below 2^125: congruent to the
 product modulo 2^61 - 1. One 128-bit multiplication."""
+
+
+def _eight_more(context: Any, value: Any, *ids: Any) -> Any:
+    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide, word = ir.IntType(128), ir.IntType(64)
+        total = builder.add(builder.zext(arguments[8], wide), ir.Constant(wide, _SUM_OF_POWERS))
+        for i, argument in enumerate(arguments[:8]):
+            factor = ir.Constant(wide, pow(digest.BASE, 8 - i, digest.PRIME))
+            total = builder.add(total, builder.mul(builder.zext(argument, wide), factor))
+        low = builder.and_(builder.trunc(total, word), ir.Constant(word, digest.PRIME))
+        high = builder.trunc(builder.lshr(total, ir.Constant(wide, 61)), word)
+        return builder.add(low, high)
+
+    return types.uint64(*(types.uint64,) * 9), generate
+
+
+def _eight_typed(
+    context: Any, value: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any
+) -> Any:
+    return _eight_more(context, value, a, b, c, d, e, f, g, h)
+
+
+# Each id counts one more than it is: what that adds for eight of them.
+_SUM_OF_POWERS: Final = sum(pow(digest.BASE, i, digest.PRIME) for i in range(8))
+
+_eight: Any = intrinsic(_eight_typed)
+"""The digest of a stream after eight more ids, from one below 2^62: below 2^63 and congruent.
+All products are summed, then reduced once."""
 
 
 @_kernel
@@ -81,19 +106,21 @@ def _power(base: Any, exponent: Any) -> Any:
 def _extend(value: Any, ids: Any) -> Any:
     n = ids.shape[0]
     i = 0
-    # Four tokens at a time: one multiplication waits for another only once in four.
-    while i + 4 <= n:
-        a = _product(value, _BASE_4)
-        b = _product(np.uint64(ids[i]) + _ONE, _BASE_3)
-        c = _product(np.uint64(ids[i + 1]) + _ONE, _BASE_2)
-        d = _product(np.uint64(ids[i + 2]) + _ONE, _BASE)
-        # ``value`` is below 2^61 + 4, so a product is below 2^62 + 2^33 and no sum passes 2^64.
-        total = (a & _P) + (a >> _S61) + (b & _P) + (b >> _S61)
-        total += (c & _P) + (c >> _S61)
-        total = (total & _P) + (total >> _S61) + (d & _P) + (d >> _S61) + np.uint64(ids[i + 3])
-        total += _ONE
-        value = (total & _P) + (total >> _S61)
-        i += 4
+    # Eight tokens at a time: one multiplication waits for another only once in eight.
+    while i + 8 <= n:
+        value = _eight(
+            value,
+            np.uint64(ids[i]),
+            np.uint64(ids[i + 1]),
+            np.uint64(ids[i + 2]),
+            np.uint64(ids[i + 3]),
+            np.uint64(ids[i + 4]),
+            np.uint64(ids[i + 5]),
+            np.uint64(ids[i + 6]),
+            np.uint64(ids[i + 7]),
+        )
+        value = (value & _P) + (value >> _S61)
+        i += 8
     if value >= _P:
         value -= _P
     while i < n:
@@ -247,22 +274,27 @@ def measure(ids: Any, lengths: Any) -> Any:
 @_kernel
 def match_end(
     old_ids: Any, old_lengths: Any, old_position: Any, new_ids: Any, new_lengths: Any,
-    new_position: Any, room_left: Any, room_right: Any, value: Any,
+    new_position: Any, room_left: Any, room_right: Any, value: Any, window: Any,
 ) -> Any:  # fmt: skip
-    """As :func:`match` for tokens at the end of a stream with digest ``value``, and what becomes of
-    it: the digest once the fresh tokens take over at the end of the run, and how many bytes all
-    fresh tokens cover."""
+    """As :func:`match` for tokens at the end of a stream with digest ``value``; ``window`` is the
+    text under the fresh ones. Further: the digest once these take over at the end of the run, how
+    many bytes they all cover, and the characters of the run and of the window."""
     old, new, left, left_bytes, right, right_bytes = match(
         old_ids, old_lengths, old_position, new_ids, new_lengths, new_position,
         room_left, room_right,
     )  # fmt: skip
     covered: Any = 0
+    run_chars = 0
     after = np.uint64(value)
     if old >= 0:
         after = _replace_suffix(after, old_ids[old + right :], new_ids[new + right :])
         for i in range(new_lengths.shape[0]):
             covered += np.int64(new_lengths[i])
-    return old, new, left, left_bytes, right, right_bytes, after, covered
+        for i in range(new_position - left_bytes, new_position + right_bytes):
+            if window[i] & 0xC0 != 0x80:
+                run_chars += 1
+    chars = count_characters(window)
+    return old, new, left, right, right_bytes, after, covered, run_chars, chars
 
 
 @_kernel

@@ -332,8 +332,10 @@ class Session:
         held = self._end
         at_end = found.tail == 0 and found.stop == self.bytes
         if held is not None and at_end and found.begin >= held.byte:
-            dropped = held.text[found.begin - held.byte :]
-            value = found.digest
+            grown, value = found.grown, found.digest
+            if grown is None:
+                dropped = held.text[found.begin - held.byte :]
+                grown = kernels.characters(found.text) - kernels.characters(dropped)
             if value is None:
                 gone = held.ids[found.keep - held.token :]
                 value = kernels.replace_suffix(self.digest, gone, found.ids)
@@ -343,7 +345,7 @@ class Session:
             self.digest = value
             self.tokens = found.keep + len(found.ids)
             self.bytes = found.begin + len(found.text)
-            self.chars += kernels.characters(found.text) - kernels.characters(dropped)
+            self.chars += grown
             return
         tokens, size = self.tokens, self.bytes
         self.digest = self._pages().apply(found, self.digest)

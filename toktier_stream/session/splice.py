@@ -102,7 +102,7 @@ class Splice(NamedTuple):
     """The old tokens up to ``keep``, then ``ids``, then the last ``tail`` old tokens.
 
     The new tokens cover ``text``, which replaces the old bytes ``[begin, stop)``. ``digest`` is
-    that of all tokens then, where it is known.
+    that of all tokens then, ``grown`` how many characters the text has more, where it is known.
     """
 
     keep: int
@@ -115,6 +115,7 @@ class Splice(NamedTuple):
     route: Route
     evidence: Evidence
     digest: int | None = None
+    grown: int | None = None
 
 
 @dataclass(slots=True)
@@ -150,9 +151,10 @@ def splice(
 
     ``instead``: another way to them, asked once, when the first windows do not do.
     """
-    first = max(FIRST_WINDOW, 2 * encoder.longest_token)
+    longest = encoder.longest_token
+    first = max(FIRST_WINDOW, 2 * longest)
     if start == old.bytes and encoder.splices:
-        found = _append(old, encoder, text, first)
+        found = _append(old, encoder, text, first, longest)
         if found is not None:
             return found
     left, right = _Side(first), _Side(first)
@@ -167,7 +169,9 @@ def splice(
             return done
 
 
-def _append(old: Stored, encoder: Encoder, text: bytes, window_chars: int) -> Splice | None:
+def _append(
+    old: Stored, encoder: Encoder, text: bytes, window_chars: int, longest: int
+) -> Splice | None:
     """The first window's splice of an append: what :class:`_Attempt` does, with less ado, where
     text is left over on the left. None: no certificate, or a small text."""
     size = old.bytes
@@ -193,12 +197,11 @@ def _append(old: Stored, encoder: Encoder, text: bytes, window_chars: int) -> Sp
     window = inner + text
     fresh = encoder.encode(window)
     at = edge + cut - view.byte
-    anchor, first, left, left_bytes, right, right_bytes, value, covered = kernels.match_end(
+    anchor, first, left, right, right_bytes, value, covered, run, chars = kernels.match_end(
         view.ids, view.lengths, at, fresh.ids, fresh.lengths, cut, cut, len(inner) - cut,
-        old.digest,
+        old.digest, np.frombuffer(window, np.uint8),
     )  # fmt: skip
-    chars = kernels.characters(view.text[at - left_bytes : at + right_bytes])
-    if anchor < 0 or left + right < 2 or chars <= encoder.longest_token or covered != len(window):
+    if anchor < 0 or left + right < 2 or run <= longest or covered != len(window):
         return None
     first += right
     return Splice(
@@ -214,11 +217,12 @@ def _append(old: Stored, encoder: Encoder, text: bytes, window_chars: int) -> Sp
             window_chars=window_chars,
             boundary_byte=edge + cut,
             run_tokens=left + right,
-            run_chars=chars,
-            chars_encoded=kernels.characters(window),
+            run_chars=run,
+            chars_encoded=chars,
             engine=encoder.engine,
         ),
         digest=value,
+        grown=chars - window_chars,
     )
 
 
