@@ -45,7 +45,7 @@ def dictionary(chooser: random.Random, letters: bytes, size: int) -> list[tuple[
     return shuffled
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 1 << 40), st.sampled_from(sorted(MODES)))
 def test_random_dictionaries(seed: int, mode: str) -> None:
     """Short, medium and long items of random letters come out as the reference has them."""
@@ -119,7 +119,7 @@ RAW = ("<a>", "<a><b>", "aa", "aaa", "日")
 NORMALIZED = ("b<", "<a>b", "語日", "ab")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(
         st.lists(st.sampled_from(["<", "a", ">", "b", "<a>", "<b>", "日", "語", " "]), max_size=40),
