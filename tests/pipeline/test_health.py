@@ -29,7 +29,7 @@ from toktier_stream.session.engines import open_registry
 from toktier_stream.session.machine import Machine
 from toktier_stream.wire.messages import Reset
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 def fetch(address: tuple[str, int], path: str, method: str = "GET"):
