@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from toktier_stream.bench import pipeline, pipeline_load, pipeline_tables
+from toktier_stream.bench import pipeline, pipeline_load, pipeline_tables, restore
 from toktier_stream.bench.generate import append_chars
 from toktier_stream.bench.workload import Shares, Workload, recorded_gaps
 from toktier_stream.broker.local import LocalReader
@@ -196,3 +196,21 @@ def test_a_worker_process_is_measured_through_kafka(kafka_bootstrap, tmp_path):
     (point,) = result["points"]
     assert point["worker_cpu"] > 0
     assert point["worker_resident_mb"] > 50
+
+
+def test_a_worker_that_comes_back_is_timed(tmp_path):
+    """From an empty disk everything is read, with the disk of yesterday the tail; sessions go on
+    with the reference's ids, and another id is told."""
+    result = restore.run(
+        shipped_path(), "local:", sessions=20, chars=2_000, partitions=2, checked=2, folder=tmp_path
+    )
+    empty, yesterday = result["empty"], result["yesterday"]
+    assert empty["exact"]
+    assert yesterday["exact"]
+    assert 0 < yesterday["bytes"] < 0.5 * empty["bytes"]
+    assert 0 < yesterday["records"] < empty["records"]
+    assert empty["seconds"] > 0
+    console = Console(width=200, file=io.StringIO())
+    pipeline_tables.show_restore(result, console)
+    assert console.file.getvalue().count("exact") == 2
+    assert not list(tmp_path.iterdir())

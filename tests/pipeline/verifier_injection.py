@@ -1,7 +1,7 @@
 """Faults put into emitted answers, and what the shadow verifier makes of them.
 
-``python tests/pipeline/verifier_injection.py --requests 3000`` is the long form. One answer in seven
-is changed on its way out, after the session's own state is made: an id substituted, deleted,
+``python tests/pipeline/verifier_injection.py --requests 3000`` is the long form. One answer in
+seven is changed on its way out, after the session's own state is made: an id substituted, deleted,
 doubled, two neighbours swapped, or the tail split otherwise into as many tokens of the same bytes,
 which no length tells. A sampled faulty answer must be found, a sampled clean one must match, and
 what is neither checked nor counted as dropped is an error.
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from pipeline_harness import Hands, Running, local_backend, make_settings
 
+from toktier_stream import telemetry
 from toktier_stream.bench.generate import generate_appends
 from toktier_stream.pipeline.verifier import Sampler
 from toktier_stream.session.engines import open_registry
@@ -198,6 +199,7 @@ def main() -> int:
     parser.add_argument("--rates", default="0.05,0.1,1")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    telemetry.setup_logging("error", json=True)
     good = True
     for rate in map(float, options.rates.split(",")):
         with tempfile.TemporaryDirectory() as folder:

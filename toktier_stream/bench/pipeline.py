@@ -301,8 +301,7 @@ class _Bench:
                     wrong.append(flaw)
         left, judged = self._plan.verify_chars, 0
         for session in self._judge.sample(sorted(sessions), len(sessions)):
-            slices = client.histories[session].slices
-            text = "".join(self._pool[start : start + chars] for start, chars in slices)
+            text = client.text(session)
             ids = self._buffers.setdefault(session, TokenBuffer()).ids
             if not np.array_equal(ids, self._entry.encoder.encode(text.encode()).ids):
                 wrong.append(f"session {session}: other ids than a full encode")

@@ -94,6 +94,11 @@ class Client:
         """The id that a session has on the wire."""
         return f"{self._name}-{session}"
 
+    def text(self, session: int) -> str:
+        """What a session's text is after everything sent."""
+        slices = self.histories[session].slices
+        return "".join(self._pool[start : start + chars] for start, chars in slices)
+
     async def run(
         self, requests: Sequence[Request], drain_s: float, *, window: int = 0
     ) -> list[Answered]:

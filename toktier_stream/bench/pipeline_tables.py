@@ -47,6 +47,26 @@ def show(result: dict[str, Any], console: Console) -> None:
             console.print(f"WRONG: {flaw}")
 
 
+def show_restore(result: dict[str, Any], console: Console) -> None:
+    """Print the table of :func:`toktier_stream.bench.restore.run`."""
+    table = Table(title=f"A worker comes back ({result['broker']})", title_justify="left")
+    for column in ("disk", "seconds", "CPU s", "changelog bytes", "records", "sessions continued"):
+        table.add_column(column, justify="right")
+    for disk in ("empty", "yesterday"):
+        row = result[disk]
+        table.add_row(
+            disk, f"{row['seconds']:.2f}", f"{row['cpu_s']:.2f}", f"{row['bytes']:,}",
+            f"{row['records']:,}", "exact" if row["exact"] else "WRONG",
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        f"{result['sessions']:,} sessions of {result['chars']:,} characters on "
+        f"{result['partitions']} partitions, {result['state_bytes']:,} bytes on disk, filled in "
+        f"{result['fill_s']:.1f} s. Load average {result['load_average']:.1f}, on "
+        f"{result['cpus']} CPUs."
+    )
+
+
 def plot(result: dict[str, Any], path: Path) -> None:
     """Latency against the rate, and the stages' medians. Raises ``EXTRA_MISSING`` without
     matplotlib."""

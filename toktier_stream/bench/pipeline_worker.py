@@ -110,6 +110,20 @@ class WorkerHere:
         registry = open_registry(settings.tokenizers, settings.default_tokenizer)
         self._worker = Worker(settings, broker, registry)
         self._task: asyncio.Task[None] | None = None
+        self.restored = 0
+
+    async def start_timed(self) -> float:
+        """Start; returns the seconds from the assignment to the last partition running."""
+        joined = asyncio.create_task(self._joined())
+        await self.start()
+        now = time.monotonic()
+        self.restored = sum(p.restored for p in self._worker.facts().partitions)
+        return now - await joined
+
+    async def _joined(self) -> float:
+        while not self._worker.facts().joined:  # noqa: ASYNC110 (nothing tells, facts are asked for)
+            await asyncio.sleep(0.002)
+        return time.monotonic()
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._worker.run(), name="worker")

@@ -328,6 +328,44 @@ def gpu(
     raise typer.Exit(1 if bench.differences(result) else 0)
 
 
+@app.command("restore")
+def restore(
+    tokenizer: Tokenizers = None,
+    broker: Annotated[
+        str, typer.Option("--broker", "-b", help="local: or kafka://host:port")
+    ] = "local:",
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions in the changelog.")] = 10_000,
+    chars: Annotated[str, typer.Option(help="Characters of each.")] = "50K",
+    share: Annotated[
+        float, typer.Option(min=0, max=1, help="Of the sessions, on the disk of yesterday.")
+    ] = 0.9,
+    partitions: Annotated[int, typer.Option(min=1, help="Of the topics.")] = 4,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where states are made for a while; default: temporary.")
+    ] = None,
+    seed: Seed = 1,
+    save: SaveTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a worker back with an empty disk, and with one of yesterday: time and bytes.
+
+    Makes topics of its own (bench-…) and leaves them behind. Exit code 1 if a continued session
+    has a wrong id.
+    """
+    with worker_extra():
+        from toktier_stream.bench import pipeline_tables
+        from toktier_stream.bench import restore as bench
+    ((_, path), *_) = _files(tokenizer).items()
+    (size,) = _sizes(chars)
+    telemetry.setup_logging("warning", json=False)
+    result = bench.run(
+        path, broker, sessions=sessions, chars=size, share=share, partitions=partitions,
+        seed=seed, folder=folder, progress=_tell,
+    )  # fmt: skip
+    _finish(result, save, None, as_json, pipeline_tables.show_restore, None)
+    raise typer.Exit(0 if result["empty"]["exact"] and result["yesterday"]["exact"] else 1)
+
+
 # What the verbs share
 
 
