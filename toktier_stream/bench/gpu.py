@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -257,6 +258,12 @@ def _exact(
         card.close()
 
 
+@cache
+def _context(characters: int) -> str:
+    """Generated agent sessions, the same for every family."""
+    return generate_context(7, characters)
+
+
 def _timings(
     result: dict[str, Any],
     family: Family,
@@ -266,7 +273,7 @@ def _timings(
     tell: Tell,
 ) -> None:
     longest = max((*settings.sizes, *(n * size for n, size in settings.batches)))
-    context = generate_context(7, min(longest, settings.limits.bytes // 2))
+    context = _context(min(longest, settings.limits.bytes // 2))
     workloads = [(1, size) for size in settings.sizes] + list(settings.batches)
     timings = result["timings"][family.name] = []
     profile = result["profile"][family.name] = {}
