@@ -128,6 +128,27 @@ def test_a_search_ends_at_the_objective(tmp_path):
     assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("mode", ["soak", "overload"])
+def test_a_soak_keeps_its_rate_and_an_overload_is_recovered_from(mode, tmp_path):
+    """All of it is answered, however late, with every id right; the memory is told throughout."""
+    saved = tmp_path / "load.json"
+    done = CliRunner().invoke(
+        app,
+        [
+            *("bench", "pipeline", "-t", f"small={shipped_path()}", "--mode", mode),
+            *("--rates", "30", "--seconds", "1", "--minutes", "0.05", "--sessions", "3"),
+            *("--most-tokens", "2000", "--partitions", "1", "--save", str(saved)),
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    result = json.loads(saved.read_text())
+    rates = [p["rate"] for p in result["points"]]
+    assert rates == ([30.0] * 3 if mode == "soak" else [15.0, 15.0, 90.0, 15.0, 15.0])
+    assert result["exact"]
+    assert 0 < result["memory"]["early_mb"] <= result["memory"]["most_mb"]
+    assert all(p["worker_memory_mb"] > 20 for p in result["points"])
+
+
 def wrong_id(update):
     return replace(update, token_ids=bytes([update.token_ids[0] ^ 1]) + update.token_ids[1:])
 
@@ -195,7 +216,7 @@ def test_a_worker_process_is_measured_through_kafka(kafka_bootstrap, tmp_path):
     assert result["worker"] == {"batch_records": "64"}
     (point,) = result["points"]
     assert point["worker_cpu"] > 0
-    assert point["worker_resident_mb"] > 50
+    assert point["worker_memory_mb"] > 50
 
 
 def test_a_worker_that_comes_back_is_timed(tmp_path):

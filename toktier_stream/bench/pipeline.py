@@ -57,9 +57,10 @@ Result = dict[str, Any]
 class Plan:
     """What is measured.
 
-    ``rates`` (requests per second): these, or if empty a search: doubled from ``first_rate`` until
-    the largest objective is missed, then halved in between ``refine`` times. ``seconds`` of each
-    point after ``warm_s``. ``verify_chars``: text judged by the reference after each point.
+    ``rates`` (requests per second): these in their order, or if empty a search: doubled from
+    ``first_rate`` until the largest objective is missed, then halved in between ``refine`` times.
+    ``seconds`` of each point after ``warm_s``. ``verify_chars``: text judged by the reference
+    after each point.
     ``worker``: settings of the worker, as in its TOML.
     """
 
@@ -134,6 +135,7 @@ def run(
         for objective in plan.objectives_ms
     }
     result["exact"] = all(p["exact"] for p in result["points"])
+    result["memory"] = _memory(result["points"])
     return result
 
 
@@ -228,8 +230,8 @@ class _Bench:
         points = [await self._point(client, worker, rate) for rate in self._plan.rates]
         if not self._plan.rates:
             await self._search(client, worker, points)
+            points.sort(key=lambda p: p["rate"])
         exact = opening["exact"]
-        points.sort(key=lambda p: p["rate"])
         for point in points:
             point["exact"] &= exact
         return {"opening": opening, "points": points}
@@ -283,7 +285,7 @@ class _Bench:
             "stages": _stages(measured),
             "worker_cpu": cpu / took,
             "worker_cpu_us_per_request": 1e6 * cpu / max(1, len(tickets)),
-            "worker_resident_mb": worker.resident() / 1e6,
+            "worker_memory_mb": worker.memory() / 1e6,
             "client_cpu": (mine.user + mine.system - me.user - me.system) / took,
             **self._check(client, tickets),
         }
@@ -331,6 +333,15 @@ class _Bench:
             return f"{what}: {error.code.value}"
         ticket.update = None
         return ""
+
+
+def _memory(points: Sequence[Result]) -> Result:
+    """The worker's memory in the second quarter of the points and in the last, in megabytes."""
+    sizes = [p["worker_memory_mb"] for p in points]
+    quarter = max(1, len(sizes) // 4)
+    early = sizes[quarter : 2 * quarter] or sizes[:1]
+    before, after = float(np.mean(early)), float(np.mean(sizes[-quarter:]))
+    return {"early_mb": before, "late_mb": after, "most_mb": max(sizes), "growth": after / before}
 
 
 def _quantiles(seconds: Sequence[float]) -> Result:

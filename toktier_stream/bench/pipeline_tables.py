@@ -16,7 +16,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     table = Table(title=f"Requests through the pipeline ({result['broker']})", title_justify="left")
     for column in (
         "requests/s", "P50 ms", "P99 ms", "max ms", "appends P50", "P99", "full P50", "P99",
-        "client", "queue", "encode", "publish", "worker CPU", "µs/request", "client CPU", "ids",
+        "client", "queue", "encode", "publish", "worker CPU", "µs/request", "MB",
+        "client CPU", "ids",
     ):  # fmt: skip
         table.add_column(column, justify="right")
     for p in result["points"]:
@@ -27,12 +28,18 @@ def show(result: dict[str, Any], console: Console) -> None:
             *(f"{stage['p50_ms']:.1f}/{stage['p99_ms']:.0f}" for stage in p["stages"].values()),
             f"{p['worker_cpu']:.2f}",
             f"{p['worker_cpu_us_per_request']:,.0f}",
+            f"{p['worker_memory_mb']:,.0f}",
             f"{p['client_cpu']:.2f}",
             "exact" if p["exact"] else "WRONG",
         )
     console.print(table)
     for objective, rate in result["highest"].items():
         console.print(f"P99 within {objective} ms: up to {rate:,.0f} requests/s of those tried")
+    memory = result["memory"]
+    console.print(
+        f"Worker's own memory: {memory['early_mb']:,.0f} MB in the second quarter, "
+        f"{memory['late_mb']:,.0f} MB in the last, {memory['most_mb']:,.0f} MB at most"
+    )
     opening = result["opening"]
     console.print(
         f"{result['sessions']} sessions opened with {opening['chars']:,} characters in "

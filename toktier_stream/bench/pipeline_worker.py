@@ -36,8 +36,8 @@ class Running(Protocol):
         """CPU seconds used so far."""
         ...
 
-    def resident(self) -> int:
-        """Bytes of memory."""
+    def memory(self) -> int:
+        """Bytes of memory of its own; LMDB's mapped pages are the system's cache."""
         ...
 
 
@@ -99,8 +99,8 @@ class WorkerProcess:
         times = self._seen.cpu_times()
         return float(times.user + times.system)
 
-    def resident(self) -> int:
-        return int(self._seen.memory_info().rss) if self._seen is not None else 0
+    def memory(self) -> int:
+        return _anonymous(self.pid) if self.pid else 0
 
 
 class WorkerHere:
@@ -144,8 +144,16 @@ class WorkerHere:
     def cpu_s(self) -> float:
         return time.process_time()
 
-    def resident(self) -> int:
-        return int(psutil.Process().memory_info().rss)
+    def memory(self) -> int:
+        return _anonymous(os.getpid())
+
+
+def _anonymous(pid: int) -> int:
+    """Bytes of resident memory that no file stands behind."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def pin(pid: int, cores: Iterable[int]) -> None:

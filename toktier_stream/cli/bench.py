@@ -205,12 +205,16 @@ def pipeline(
     ] = "local:",
     mode: Annotated[
         str,
-        typer.Option(help="mixture: 2.3 % full contexts; appends: none; light: few requests."),
+        typer.Option(
+            help="mixture: 2.3 % full contexts; appends: none; light: few requests; soak: one rate "
+            "for --minutes; overload: half of a rate, three times it, and half of it again."
+        ),
     ] = "mixture",
     rates: Annotated[
         str, typer.Option(help="Requests per second, such as 100,1K; empty: searched for.")
     ] = "",
     seconds: Annotated[float, typer.Option(min=0.5, help="Of each rate.")] = 15.0,
+    minutes: Annotated[float, typer.Option(help="Of a soak.")] = 30.0,
     shape: Annotated[
         str, typer.Option(help="Arrivals: poisson, turns (as measured), recorded (--times).")
     ] = "poisson",
@@ -245,14 +249,21 @@ def pipeline(
         from toktier_stream.bench import pipeline as bench
         from toktier_stream.bench import pipeline_tables
         from toktier_stream.bench.workload import FULL_SHARE, Shares, recorded_gaps
-    if mode not in ("mixture", "appends", "light"):
-        raise typer.BadParameter(f"--mode {mode!r}: mixture, appends or light")
+    if mode not in ("mixture", "appends", "light", "soak", "overload"):
+        raise typer.BadParameter(f"--mode {mode!r}: mixture, appends, light, soak or overload")
     if shape not in ("poisson", "turns", "recorded"):
         raise typer.BadParameter(f"--shape {shape!r}: poisson, turns or recorded")
     share = 0.0 if mode == "appends" else FULL_SHARE
-    light = (10, 20, 50) if mode == "light" else ()
+    wanted = tuple(map(float, _sizes(rates, may_be_none=True)))
+    if mode == "light":
+        wanted = wanted or (10.0, 20.0, 50.0)
+    elif mode in ("soak", "overload"):
+        (rate, *_) = wanted or (100.0,)
+        halves = (rate / 2, rate / 2)
+        soak = (rate,) * max(1, round(60 * minutes / seconds))
+        wanted = soak if mode == "soak" else (*halves, 3 * rate, *halves)
     plan = bench.Plan(
-        rates=tuple(map(float, _sizes(rates, may_be_none=True))) or tuple(map(float, light)),
+        rates=wanted,
         first_rate=500.0 if mode == "appends" else 100.0,
         seconds=seconds,
         shape=shape,  # type: ignore[arg-type]
