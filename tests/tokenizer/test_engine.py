@@ -145,6 +145,24 @@ def test_a_memo_full_of_collisions(text: str) -> None:
             assert_same(encoder, reference, text)
 
 
+def test_what_a_memo_holds_at_first() -> None:
+    """Words of the vocabulary in their slots, the lower id where two share one; no long ones."""
+    merges = [(b"a", b"a"), (b"aa", b"aa"), (b" ", b"a"), (b"aaaa", b"aaaa"), (b"a" * 8, b"a" * 8)]
+    spec = bpe_spec(merges, pre_tokenizer=WHOLE)
+    for bits in (2, 16):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(workspace, "MEMO_BITS", bits)
+            encoder, reference = quick_encoder(spec), Reference(artifact_of(spec))
+            memo = workspace.first_memo(encoder.compiled.merges.words).reshape(-1, 4)
+            held = sorted(int(row[2]) >> 3 for row in memo if row[1])
+            assert held == ([*range(260)] if bits == 16 else held)
+            assert 0 < len(held) <= min(1 << bits, 260)
+            assert {int(row[2]) & 7 for row in memo if row[1]} == {1}
+            for size in range(1, 40):
+                assert_same(encoder, reference, "a" * size)
+                assert_same(encoder, reference, " a" * size)
+
+
 def test_a_memo_holds_pieces_of_many_tokens() -> None:
     """Pieces of one to fifteen tokens, of any length that a memo key holds, twice each."""
     spec = bpe_spec([(b"a", b"a"), (b"aa", b"aa"), (b"aaaa", b"aaaa")], pre_tokenizer=WHOLE)

@@ -37,7 +37,7 @@ _CODE_POINTS: Final = 0x110000
 _CODE_POINTS_A_ROUND: Final = 1024
 _STRINGS_A_ROUND: Final = 400
 _TEXTS_CUT_A_ROUND: Final = 100
-_TEXTS_IN_PIECES_A_ROUND: Final = 200
+_TEXTS_IN_PIECES_A_ROUND: Final = 100
 _KINDS: Final = 10
 MOST_DIVERGENCES: Final = 20
 
@@ -100,8 +100,8 @@ class Campaign:
         number = self.report.rounds
         choose = random.Random(f"{self.report.seed}:{number}")
         kinds: tuple[Callable[[random.Random, int], None], ...] = (
-            self._strings, self._points, self._cuts, self._strings, self._runs, self._cuts,
-            self._strings, self._pieces, self._cuts, self._session,
+            self._strings, self._points, self._cuts, self._strings, self._runs, self._pieces,
+            self._strings, self._points, self._cuts, self._session,
         )  # fmt: skip
         began = time.perf_counter()
         kinds[number % _KINDS](choose, number)
@@ -143,7 +143,9 @@ class Campaign:
         return text[:at] + choose.choice(self._literals) + text[at:]
 
     def _points(self, choose: random.Random, number: int) -> None:
-        first = (number // _KINDS * _CODE_POINTS_A_ROUND) % _CODE_POINTS
+        # The round's place among those of its kind: two in ten.
+        turn = number // (_KINDS // 2)
+        first = (turn * _CODE_POINTS_A_ROUND) % _CODE_POINTS
         for point in range(first, first + _CODE_POINTS_A_ROUND):
             if not 0xD800 <= point < 0xE000:
                 text = choose.choice(_TEMPLATES).replace("{}", chr(point))
@@ -191,7 +193,7 @@ class Campaign:
     ) -> None:
         """The tokens of a text are those of its parts between cuts, wherever it is divided."""
         data = text.encode()
-        cuts = encoder.divide(data, choose.randint(2, 2 + len(text) // 2))
+        cuts = encoder.divide(data, choose.randint(2, 2 + len(text)))
         if len(cuts) == 2:
             return
         self.report.cuts += len(cuts) - 2
@@ -229,9 +231,9 @@ class Campaign:
         ):
             batch = store.begin()
             session = batch.create(b"campaign")
-            text = "".join(make(60) + " plain words " for _ in range(choose.randint(1, 30)))
+            text = "".join(make(60) + " plain words " for _ in range(choose.randint(1, 20)))
             session.reset(self._encoder, text.encode())
-            for _ in range(30):
+            for _ in range(20):
                 a, b = len(text), len(text)
                 if choose.random() < 0.4:
                     a = choose.randint(0, len(text))

@@ -14,13 +14,14 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,12 +158,12 @@ def load(name: str, path: Path) -> Subject:
 
 
 def default_corpora(size: int, kinds: Sequence[str] = KINDS) -> dict[str, str]:
-    """Python's own sources and documentation, a generated agent session, and generated Chinese
+    """Python's own sources, their documentation, a generated agent session, and generated Chinese
     and Japanese: ``size`` characters of each, where there are as many."""
     library = Path(sysconfig.get_path("stdlib"))
     make: dict[str, Callable[[], str]] = {
         "code": lambda: _files(sorted(library.rglob("*.py")), size),
-        "prose": lambda: _files(sorted((library / "pydoc_data").glob("topics.py")), size),
+        "prose": lambda: _joined(_documentation(library), size),
         "chat": lambda: _joined(generate_appends(1), size),
         "CJK": lambda: _joined(_cjk(Random(1)), size),
     }
@@ -178,6 +179,14 @@ def _files(paths: Sequence[Path], size: int) -> str:
         if have >= size:
             break
     return "".join(parts)
+
+
+def _documentation(library: Path) -> Iterator[str]:
+    """Python's topics of help, then what its sources say in triple quotes."""
+    yield (library / "pydoc_data" / "topics.py").read_text(encoding="utf-8")
+    for path in sorted(library.rglob("*.py")):
+        found = re.findall(r'"""(.+?)"""', path.read_text("utf-8", "ignore"), re.DOTALL)
+        yield "".join(f"{text}\n\n" for text in found)
 
 
 def _joined(source: Any, size: int) -> str:

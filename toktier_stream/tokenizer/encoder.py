@@ -24,7 +24,7 @@ from toktier_stream.tokenizer.merges import PADDING, MergeTables, top_bits
 from toktier_stream.tokenizer.normalization import Normalizer
 from toktier_stream.tokenizer.tables import MatcherTables
 from toktier_stream.tokenizer.threads import share
-from toktier_stream.tokenizer.workspace import Pool, Room, Workspace, places
+from toktier_stream.tokenizer.workspace import Pool, Room, Workspace, first_memo, places
 
 ENGINE: Final = "exact-1"
 """Changes with every change that could change ids."""
@@ -115,7 +115,7 @@ class FastEncoder:
         matcher, merges, added = compiled.matcher, compiled.merges, compiled.added
         self.normalizer = compiled.normalizer
         self._added = added
-        self._pool = Pool()
+        self._pool = Pool(first_memo(merges.words))
         rows, program = machine_rows(matcher), program_rows(matcher)
         self._alive = (rows, program)
         self._places = places(

@@ -8,13 +8,14 @@ were in the pool, whole, and makes others as it needs them.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from toktier_stream.tokenizer.bpe import SCAN
+from toktier_stream.tokenizer.bpe import SCAN, word_hash
 from toktier_stream.tokenizer.kernels import MEMO_SLOT
+from toktier_stream.tokenizer.merge_build import WORD_SLOT
 from toktier_stream.tokenizer.merges import PADDING, top_bits
 from toktier_stream.tokenizer.tables import MAX_REGISTERS
 
@@ -24,6 +25,8 @@ KEPT_BYTES: Final = 1 << 22
 """Text up to this size is encoded in room that stays; room for longer text is given back."""
 
 _LINE: Final = 64
+_ID: Final = np.uint64(0xFFFFF)
+_hashes: Final = cast(Any, word_hash).py_func
 
 
 def _aligned(count: int) -> npt.NDArray[np.uint64]:
@@ -61,12 +64,32 @@ class Room:
         self._view[: len(text)] = text
 
 
+def first_memo(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """What a memo holds at first: short words that are one token, of those that share a slot the
+    one of lowest id. Ids fall with frequency, so a first text meets most of its words here.
+
+    ``words`` is :attr:`merges.MergeTables.words`.
+    """
+    slots = 1 << MEMO_BITS
+    memo = np.zeros((slots, MEMO_SLOT), dtype=np.uint64)
+    table = words.reshape(-1, WORD_SLOT)
+    table = table[np.argsort(table[:, 2] & _ID, kind="stable")]
+    table = table[table[:, 1] != 0]
+    place = _hashes(table[:, 0], table[:, 1]) >> top_bits(slots)
+    taken, which = np.unique(place, return_index=True)
+    memo[taken, :2] = table[which, :2]
+    memo[taken, 2] = np.uint64(1) | ((table[which, 2] & _ID) << np.uint64(3))
+    return memo.reshape(-1)
+
+
 class Workspace:
     """See the module. ``room(n)`` gives arrays for n bytes of text."""
 
-    def __init__(self) -> None:
+    def __init__(self, memo: npt.NDArray[np.uint64]) -> None:
+        """``memo``: what :func:`first_memo` gave."""
         slots = 1 << MEMO_BITS
         self.memo = _aligned(MEMO_SLOT * slots)
+        self.memo[:] = memo
         self.memo_shift = top_bits(slots)
         self.symbols = np.zeros(SCAN, dtype=np.uint32)
         self.made = np.zeros(SCAN, dtype=np.uint32)
@@ -87,7 +110,9 @@ class Workspace:
 class Pool:
     """Workspaces at rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, memo: npt.NDArray[np.uint64]) -> None:
+        """``memo``: what each new one begins with."""
+        self._memo = memo
         self._idle: deque[Workspace] = deque()
 
     def take(self) -> Workspace:
@@ -95,7 +120,7 @@ class Pool:
         try:
             return self._idle.pop()
         except IndexError:
-            return Workspace()
+            return Workspace(self._memo)
 
     def give(self, workspace: Workspace) -> None:
         """Put a workspace back. (After an error it is dropped instead.)"""
