@@ -248,6 +248,41 @@ async def test_texts_that_are_not_for_the_device(
 
 
 @LOCAL
+@pytest.mark.families
+async def test_two_tokenizers_share_the_device_thread(
+    backend: Backend, state_dir: Path, hands: Open, family_file: Callable[[str], Path]
+) -> None:
+    """Each has a device of its own, and a launch holds texts of one; ids are each one's own."""
+    files = {"small": shipped_path(), "gptoss": family_file("gptoss")}
+    settings = with_device(
+        backend, state_dir, tokenizers=files, default_tokenizer="small", partitions=1
+    )
+    cards = Cards()
+    async with Running(backend, settings, open_card=cards):
+        h = await hands(settings)
+        for card in cards.opened:
+            card.watch()
+        texts = {(name, i): text_of(i, 20) for i in range(6) for name in files}
+        await h.send(
+            *(
+                OutRecord(
+                    settings.topic_appends,
+                    *encode_event(AppendEvent(f"{name}{i}", 1, Reset(t.encode()), tokenizer=name)),
+                )
+                for (name, i), t in texts.items()
+            )
+        )
+        answers = {a.session_id: a for a in await h.next(len(texts))}
+    assert {a.route for a in answers.values()} == {Route.GPU}
+    assert [sum(card.launches) for card in cards.opened] == [6, 6]
+    for name, file in files.items():
+        reference = open_tokenizer(file).reference
+        for i in range(6):
+            ids = np.frombuffer(answers[f"{name}{i}"].token_ids, dtype="<u4")
+            assert ids.tolist() == reference.ids(texts[name, i]).tolist()
+
+
+@LOCAL
 async def test_a_required_gpu_that_is_not_there(backend: Backend, state_dir: Path) -> None:
     """The worker does not start, and says why."""
     settings = with_device(backend, state_dir, gpu_device=99)
