@@ -25,13 +25,13 @@ def backend():
     return local_backend()
 
 
-def fail_publish(monkeypatch, fails):
+def fail_publish(monkeypatch, fails, error=None):
     """Let publish number ``n`` of a position fail where ``fails(n)``, and try again at once."""
     numbers, publish = count(), LocalTransaction.publish
 
     async def failing(self, *args):
         if args[-1] is not None and fails(next(numbers)):
-            raise ToktierError(Code.BROKER_UNREACHABLE, "a failure made for the test")
+            raise error or ToktierError(Code.BROKER_UNREACHABLE, "a failure made for the test")
         return await publish(self, *args)
 
     monkeypatch.setattr(LocalTransaction, "publish", failing)
@@ -42,7 +42,7 @@ async def test_failures_with_success_between_them_do_not_add_up(
     backend, state_dir, hands, monkeypatch
 ):
     """Only failures in a row end a worker: one that is interrupted now and then runs for years."""
-    fail_publish(monkeypatch, lambda n: n % 2 == 1)
+    fail_publish(monkeypatch, lambda n: n % 2 == 1, OSError("made for the test"))
     settings = make_settings(backend, state_dir, verify_rate=0)
     async with Running(backend, settings) as running:
         h = await hands(settings)
@@ -51,6 +51,33 @@ async def test_failures_with_success_between_them_do_not_add_up(
             assert (await h.append("s", revision, " y")).status is Status.OK
         assert not running.task.done()
     assert [a.revision for a in h.answers] == list(range(1, 32))
+
+
+async def test_failures_in_a_row_end_the_worker(backend, state_dir, hands, monkeypatch):
+    """Whatever it is that fails again and again: somebody else may do better."""
+    fail_publish(monkeypatch, lambda n: n >= 1, OSError("made for the test"))
+    settings = make_settings(backend, state_dir, verify_rate=0, partitions=1)
+    running = Running(backend, settings)
+    await running.__aenter__()
+    h = await hands(settings)
+    await h.reset("s", 1, "x")
+    await h.event("s", 2, Edit(b" y"))
+    with pytest.raises(OSError, match="made for the test"):
+        async with asyncio.timeout(30):
+            await running.task
+    await running.broker.stop()
+
+
+async def test_a_broker_that_is_away_for_long_is_waited_for(backend, state_dir, hands, monkeypatch):
+    """However often in a row nothing could be published: the worker lives, and then answers."""
+    fail_publish(monkeypatch, lambda n: 1 <= n < 40)
+    settings = make_settings(backend, state_dir, verify_rate=0, partitions=1)
+    async with Running(backend, settings) as running:
+        h = await hands(settings)
+        assert (await h.reset("s", 1, "x")).status is Status.OK
+        assert (await h.append("s", 2, " y")).status is Status.OK
+        assert not running.task.done()
+    assert [a.revision for a in h.answers] == [1, 2]
 
 
 async def test_damage_that_only_a_sample_meets_costs_a_reset(backend, state_dir, hands):

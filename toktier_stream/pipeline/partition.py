@@ -246,7 +246,8 @@ class Partition:
         if full:
             # What does not fit as a whole may fit in pieces, once sessions have made room.
             self._batch_limit = max(1, self._batch_limit // 4)
-        if fatal or (attempts >= 20 and not full):
+        patient = isinstance(error, ToktierError) and error.code in _PATIENT
+        if fatal or (attempts >= 20 and not patient):
             self.error = error
             self._move(State.FAILED)
             return False
@@ -439,6 +440,8 @@ class Partition:
             i.record("toktier.end_to_end", max(0.0, stored / 1e9 - sent_at_us / 1e6))
 
 
+# Waited for without end: room in the store, and a broker that is away. Readiness and alerts tell.
+_PATIENT = frozenset({Code.STORE_FULL, Code.BROKER_UNREACHABLE})
 _FATAL = frozenset(
     {
         Code.STORE_FORMAT, Code.STORE_DAMAGED, Code.STORE_BUSY, Code.TOPIC_MISSING,
