@@ -89,6 +89,7 @@ def families(
 def low(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a few bytes count as giant, marks stand close to the end, no stream takes over."""
     monkeypatch.setattr(stream, "SMALL", 0)
+    monkeypatch.setattr(stream, "LARGE", 0)
     monkeypatch.setattr(giant, "GIANT", 12)
     monkeypatch.setattr(giant, "_SPAN", 1)
 
@@ -221,10 +222,12 @@ def test_a_session_goes_on_after_a_restart(tmp_path: Path, encoder: Encoder) -> 
             assert again.header().open == marks
 
 
+@pytest.mark.parametrize("large", [0, 1 << 16], ids=["by marks", "by a stream"])
 def test_an_append_to_a_giant_piece_costs_what_it_appends(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
     """1,000 characters to a million: bytes read of the session, characters encoded, marks kept."""
+    monkeypatch.setattr(stream, "LARGE", large)
     read: list[int] = []
     inner_view, inner_slice = Session.view, Session.slice
 
@@ -247,16 +250,19 @@ def test_an_append_to_a_giant_piece_costs_what_it_appends(
         with monkeypatch.context() as patch:
             patch.setattr(Session, "view", view)
             patch.setattr(Session, "slice", piece)
-            for _ in range(25):
+            for turn in range(25):
                 read.clear()
                 new = "".join(chooser.choices(letters, k=1_000))
                 done = session.edit(encoder, session.bytes, session.bytes, new.encode())
                 text += new
-                assert done.route is Route.SPLICE
+                streamed = large > 0 and turn > 0
+                assert done.route is (Route.STREAM if streamed else Route.SPLICE)
                 assert done.evidence.chars_encoded < 3_000
                 assert len(done.ids) < 3_000
                 assert sum(read) < 60_000
-        assert 1 <= len(session.header().open) < 12
+        marks = session.header().open
+        assert 1 <= len(marks) < 12
+        assert session.bytes - marks[-1].size < 16_000
         assert np.array_equal(session.ids(), encoder.encode(text.encode()).ids)
 
 
@@ -277,6 +283,7 @@ def test_real_families(
 ) -> None:
     """Runs of every class and base64, continued and ended in every way, held to the reference."""
     monkeypatch.setattr(stream, "SMALL", 0)
+    monkeypatch.setattr(stream, "LARGE", 0)
     monkeypatch.setattr(giant, "GIANT", 300)
     monkeypatch.setattr(giant, "_SPAN", 3)
     entry = open_tokenizer(family_file(family))

@@ -94,9 +94,8 @@ def eager(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_FIRST", 1)
     monkeypatch.setattr(stream, "_AGAIN", 0)
     monkeypatch.setattr(stream, "SMALL", 24)
-    monkeypatch.setattr(stream, "LONGEST", 80)
-    monkeypatch.setattr(tail, "LONGEST", 80)
-    monkeypatch.setattr(tail, "_HELD", 20)
+    monkeypatch.setattr(tail, "LONG", 60)
+    monkeypatch.setattr(tail, "_MARGIN", 1)
     monkeypatch.setattr(tail, "_LOOK", 2)
     monkeypatch.setattr(giant, "GIANT", 60)
     monkeypatch.setattr(giant, "_SPAN", 1)
@@ -231,9 +230,10 @@ def test_settled_tokens_follow_closely(families: dict[str, Pair], name: str) -> 
         assert max(behind) <= 16
     session = Session(Header(b"session"), Nothing())
     session.reset(encoder, b"a" * 30_000)
+    settled = Settled()
     for _ in range(30):
-        session.edit(encoder, session.bytes, session.bytes, b"ab" * 200)
-        assert session.tokens - session.find_settled(encoder) < 1500
+        session.edit(encoder, session.bytes, session.bytes, b"qX" * 200)
+        assert settled.check(session, encoder) < 600
 
 
 FAMILIES = ("qwen3", "llama3_1", "gptoss", "deepseek_v3", "gpt35turbo", "gpt2", "gpt4o")

@@ -47,7 +47,8 @@ class Machine:
         if matcher.drops or matcher.inside_characters:
             raise ValueError("pieces are not whole stretches of characters")
         self.matcher = matcher
-        self._live = _live(matcher)
+        self.live = _live(matcher)
+        """int64[states]: the registers (as bits) that some continuation reads before it writes."""
         parts = (
             matcher.class_of,
             matcher.next_state,
@@ -87,13 +88,13 @@ class Machine:
     def held(self, position: Position, piece: int) -> int:
         """The first place behind ``piece``, the last piece start emitted, where the text as read
         leaves open whether a piece starts; at most ``position.at``, where one may always start."""
-        live = self._live[position.state]
+        live = int(self.live[position.state])
         places = [p for r, p in enumerate(position.registers) if live >> r & 1]
         places += [position.last, position.before]
         return min((p for p in places if p > piece), default=position.at)
 
 
-def _live(matcher: MatcherTables) -> list[int]:
+def _live(matcher: MatcherTables) -> Longs:
     """By state, the registers (as bits) that some continuation reads before it writes them."""
     rows = 1 << MAX_REGISTERS
     programs = len(matcher.program_start) - 1
@@ -113,9 +114,9 @@ def _live(matcher: MatcherTables) -> list[int]:
     following[:, matcher.end_of_text] = -1  # nothing is read behind the end
     live = np.zeros(matcher.states + 1, dtype=np.int64)
     while True:
-        now = np.bitwise_or.reduce(needs[matcher.action, live[following]], axis=1)
+        now: Longs = np.bitwise_or.reduce(needs[matcher.action, live[following]], axis=1)
         if np.array_equal(now, live[:-1]):
-            return [int(mask) for mask in now]
+            return now
         live[:-1] = now
 
 

@@ -16,6 +16,12 @@ text from there on as it ends now. Reading on:
    behind a start that the machine emits late.
 5. The end. From a copy of the memory the machine is told that the text ends. Pieces and tokens that
    follow from it are those of the text as it is now, and the open piece keeps theta over all of it.
+6. Long open pieces. Their first part is let go up to a settled boundary b (state.py), found at a
+   place m far enough before the end that added tokens left of m are decided: where a piece can
+   still start, read up to m, is h or behind it, so the bytes up to h are in the piece for certain;
+   b is what the chains of the last ``longest`` prefixes up to h have in common, which are at least
+   those that the theorem asks for. Theta behind b is kept as it is, ``longest`` values at least,
+   and so goes on as ever. b and the machine's state there are also a :class:`Place` to begin anew.
 """
 
 from __future__ import annotations
@@ -37,12 +43,16 @@ from toktier_stream.tokenizer.encoder import Compiled
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.tokenizer.literals import grows_from, longest_at
 from toktier_stream.tokenizer.runs import SAFE
-from toktier_stream.tokenizer.utf8 import decode
+from toktier_stream.tokenizer.utf8 import character_start, decode
 
-LONGEST: Final = 4096
-"""Bytes of an open piece, at most: a value is copied with every append."""
+LONG: Final = 2048
+"""Bytes of an open piece from which on its first part is let go: a value is copied with every
+append."""
+MOST: Final = 1 << 17
+"""Bytes of an open piece and an append, at most."""
 _HELD: Final = 512
 """Bytes behind a start that is only known at the end of the text, at most: they are read again."""
+_MARGIN: Final = 16
 _LOOK: Final = 48
 """Bytes of an open piece from which on it is looked at for settled tokens inside."""
 
@@ -55,6 +65,9 @@ class Tail(NamedTuple):
     (uint32) are the tokens from there on. ``context`` ends with the open piece, which is
     ``theta`` - 1 bytes long; ``memory`` counts places from the open piece. ``settled``: tokens that
     no continuation changes.
+
+    ``inside``: the first part of the open piece was let go. ``known``: bytes of the text when the
+    open piece became known to begin there. The machine was in ``state`` ``back`` bytes before it.
     """
 
     at: int
@@ -65,6 +78,10 @@ class Tail(NamedTuple):
     ids: Ids
     lengths: Ids
     settled: int
+    inside: bool
+    known: int
+    state: int
+    back: int
 
     @property
     def size(self) -> int:
@@ -82,10 +99,22 @@ class Tail(NamedTuple):
         return 800 + len(self.context) + 4 * len(self.theta) + 8 * len(self.ids)
 
 
+class Place(NamedTuple):
+    """A settled boundary: bytes and tokens left of it, the machine's state there, and whether it is
+    ``inside`` a piece or may be. It is there in every text that begins with the same first
+    ``since`` bytes."""
+
+    at: int
+    tokens: int
+    since: int
+    state: int
+    inside: bool
+
+
 class Grown(NamedTuple):
     """A text after an append: its tail, and what the append changed. The first ``keep`` tokens
     stay, which end at byte ``begin``; ``ids`` and ``lengths`` follow and cover ``text``; ``again``
-    old bytes were read once more."""
+    old bytes were read once more; ``place`` if a long piece's first part was let go."""
 
     tail: Tail
     keep: int
@@ -94,6 +123,7 @@ class Grown(NamedTuple):
     lengths: Ids
     text: bytes
     again: int
+    place: Place | None = None
 
 
 class Follower:
@@ -125,24 +155,34 @@ class Follower:
             (steps.low, np.int32), (steps.kids, np.int32), (steps.pairs, np.int32),
             (steps.root, np.int32), (steps.symbol, np.int32), (tables.forest.length, np.int32),
             (tables.ids, np.uint32), (child, np.int32), (label, np.uint8), (whole, np.int64),
-            (np.array(numbers), np.int64),
+            (np.array(numbers), np.int64), (machine.live, np.int64),
         )  # fmt: skip
 
-    def begin(self, at: int, tokens: int, before: bytes, text: bytes) -> Grown | None:
+    def begin(
+        self, at: int, tokens: int, before: bytes, text: bytes, place: Place | None = None
+    ) -> Grown | None:
         """The tail of a text whose tokens from byte ``at`` on are those of ``text``, whatever
         follows: behind a safe cut or an added token; with all these tokens as new ones.
 
-        ``before``: the bytes left of it, at least as many as the longest added token has. None:
-        unusual."""
+        ``before``: the bytes left of it, at least as many as the longest added token has.
+        ``place``: of an earlier value, instead of a cut. None: unusual."""
+        memory = _FRESH
+        if place is not None:
+            memory = _FRESH.copy()
+            memory[0] = place.state
         start = Tail(
             at=at,
             tokens=tokens,
             context=before[max(0, len(before) - self._reach) :],
-            memory=_FRESH,
+            memory=memory,
             theta=_START,
             ids=_NONE,
             lengths=_NONE,
-            settled=0,
+            settled=0 if place is None else tokens,
+            inside=place is not None and place.inside,
+            known=at + len(text),
+            state=int(memory[0]),
+            back=0,
         )
         if not text:
             return Grown(start._replace(settled=tokens), tokens, at, _NONE, _NONE, b"", 0)
@@ -158,15 +198,18 @@ class Follower:
         data = old + text
         size = len(tail.theta) - 1
         piece = len(old) - size
-        if size + len(text) > LONGEST:
+        if size + len(text) > MOST or size > 4 * LONG:
             return None
         memory = np.empty(MEMORY, dtype=np.int64)
         # A copy that can be written: numba takes such arrays much faster.
         found = _follow(
             np.frombuffer(bytearray(data), dtype=np.uint8), piece, len(old), old_literals,
-            tail.memory, tail.theta, tail.ids, tail.lengths, memory, self._packed.plan,
+            tail.inside, tail.memory, tail.theta, tail.ids, tail.lengths, memory,
+            self._packed.plan,
         )  # fmt: skip
-        closed, steady, common, common_bytes, start, theta, ids, lengths, again, opened = found
+        closed, steady, common, common_bytes, start, theta, ids, lengths, again, opened, inside = (
+            found
+        )
         if closed < 0:
             return None
         settled = tail.settled
@@ -177,16 +220,29 @@ class Follower:
                 certain = steady if old_literals else max(steady, 0)
             if certain >= 0:
                 settled = max(settled, tail.tokens + certain)
+        moved, end = start - piece, tail.at + size + len(text)
+        # The machine's state is known where the last append ended, and where it was known before.
+        state, back = tail.state, tail.back + moved
+        if start >= len(old):
+            state, back = int(tail.memory[0]), start - len(old)
+        kept = max(0, min(start - back, len(data) - self._reach))
         new = Tail(
-            at=tail.at + start - piece,
+            at=tail.at + moved,
             tokens=tail.tokens + closed,
-            context=data[min(start, max(0, len(data) - self._reach)) :],
+            context=data[kept:],
             memory=memory,
             theta=theta,
             ids=ids[closed:],
             lengths=lengths[closed:],
             settled=settled,
+            inside=inside,
+            known=end if moved or (tail.inside and not inside) else tail.known,
+            state=state,
+            back=back,
         )
+        place = None
+        if len(theta) > LONG:
+            new, place = self._let_go(new)
         return Grown(
             tail=new,
             keep=tail.tokens + common,
@@ -195,7 +251,56 @@ class Follower:
             lengths=lengths[common:],
             text=data[piece + common_bytes :],
             again=again,
+            place=place,
         )
+
+    def _let_go(self, tail: Tail) -> tuple[Tail, Place | None]:
+        """The tail without the first part of its long open piece, and where it begins then."""
+        data = tail.context
+        piece = len(data) - len(tail.theta) + 1
+        stop = len(data) - 2 * self._reach - _MARGIN
+        while stop > piece and data[stop] & 0xC0 == 0x80:
+            stop -= 1
+        if stop <= piece:
+            return tail, None
+        cut, gone, state = _let_go(
+            np.frombuffer(bytearray(data), dtype=np.uint8), piece, piece - tail.back, tail.state,
+            stop, tail.known - tail.at, tail.theta, tail.lengths, self.tables.longest,
+            self._packed.plan,
+        )  # fmt: skip
+        if cut <= 0:
+            return tail, None
+        place = Place(tail.at + cut, tail.tokens + gone, tail.size, state, True)
+        memory = tail.memory.copy()
+        memory[1:] = np.where(memory[1:] >= cut, memory[1:] - cut, -1)
+        kept = max(0, min(piece + cut, len(data) - self._reach))
+        new = Tail(
+            at=place.at,
+            tokens=place.tokens,
+            context=tail.context[kept:],
+            memory=memory,
+            theta=tail.theta[cut:].copy(),
+            ids=tail.ids[gone:].copy(),
+            lengths=tail.lengths[gone:].copy(),
+            settled=max(tail.settled, place.tokens),
+            inside=True,
+            known=tail.size,
+            state=place.state,
+            back=0,
+        )
+        return new, place
+
+    def place(self, tail: Tail) -> Place:
+        """The open piece's beginning as a place to begin anew, once the text reaches to its
+        ``since`` without anything unusual: then added tokens are decided as far as the text that
+        made it known."""
+        data, state = tail.context, tail.state
+        piece = len(data) - len(tail.theta) + 1
+        if tail.back:
+            text = np.frombuffer(bytearray(data), dtype=np.uint8)
+            state = self.machine.run(text, piece - tail.back, piece, state)[0].state
+        since = tail.known + 2 * self._reach + _MARGIN
+        return Place(tail.at, tail.tokens, since, state, tail.inside)
 
     def settled(self, tail: Tail) -> int:
         """Tokens of the text that no continuation changes."""
@@ -207,7 +312,11 @@ class Follower:
         state, at, last, before, *registers = tail.memory.tolist()
         position = Position(state, at, last, before, tuple(registers))
         held = min(self.machine.held(position, 0), len(tail.theta) - 1)
-        if held <= self._longest_whole:
+        if tail.inside:
+            # Chains of earlier prefixes need not meet where the piece was let go.
+            if tail.at + held - self.tables.longest < tail.known:
+                return tail.settled
+        elif held <= self._longest_whole:
             return tail.settled
         boundary = State.of(self.tables, tail.theta).settled(held)
         ends = np.cumsum(tail.lengths, dtype=np.int64)
@@ -239,6 +348,7 @@ def _follow(
     piece: int,
     old_end: int,
     old_literals: bool,
+    inside: bool,
     old_memory: Longs,
     old_theta: Ints,
     old_ids: Ids,
@@ -252,7 +362,7 @@ def _follow(
     Returns the tokens of pieces that are closed now (-1: unusual), those of pieces closed before
     the last character was read (-1: none started), tokens and bytes in common with the old
     ones, the start of the open piece, its theta, ids and lengths from the old open piece on, bytes
-    read again, and whether an added token may have begun.
+    read again, whether an added token may have begun, and whether the open piece is a part still.
     """
     next_state = carray(pointer(plan[0, 0]), (plan[0, 1], plan[0, 2]), np.uint16)
     action = carray(pointer(plan[1, 0]), (plan[1, 1], plan[1, 2]), np.uint16)
@@ -288,16 +398,15 @@ def _follow(
         if first[text[at]]:
             stop, token = longest_at(text, at, size, edges, shift, final)
             if token >= 0 and stop > old_end:
-                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
     opened = grows_from(text, size - reach, first, edges, shift, final) < size
-    last = old_end
     at = old_end
-    while at < size:
+    while at < size and len(kinds):
         point, width = decode(text, at)
-        if len(kinds) and kinds[point] != SAFE:
-            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
-        last = at
+        if kinds[point] != SAFE:
+            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
         at += width
+    last = character_start(text, size - 1)
 
     for i in range(len(memory)):
         place = old_memory[i]
@@ -324,15 +433,16 @@ def _follow(
             filled = place
         if place > base:
             out = _emit(
-                text, theta, base, place, length, names, child, label, whole, longest_whole, ids,
-                lengths, out,
+                text, theta, base, place, length, names, child, label, whole,
+                0 if inside else longest_whole, ids, lengths, out,
             )  # fmt: skip
             if out < 0:
-                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
             again += max(0, old_end - place)
             base = filled = place
-            theta = np.empty(size - base + 1, np.int32)
             theta[0] = 0
+        if place >= base:
+            inside = False
         if i < before_last:
             steady = out
     walk(text[filled:], theta, filled - base, steps)
@@ -344,30 +454,36 @@ def _follow(
         text, size, size, True, size + 1, next_state, action, class_of, end_of_text,
         program_start, program, ended, starts,
     )  # fmt: skip
-    start, nodes = base, theta
+    theta = theta[: size - base + 1]
+    if base > piece:
+        theta = theta.copy()
+    start, nodes, part = base, theta, inside
     for i in range(count):
         place = starts[i]
+        if place == start:
+            part = False
         if place <= start:
             continue
         if size - place > _HELD:
-            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
         out = _emit(
-            text, nodes, start, place, length, names, child, label, whole, longest_whole, ids,
-            lengths, out,
+            text, nodes, start, place, length, names, child, label, whole,
+            0 if part else longest_whole, ids, lengths, out,
         )  # fmt: skip
+        part = False
         if out < 0:
-            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
         start = place
         nodes = np.empty(size - start + 1, np.int32)
         nodes[0] = 0
         walk(text[start:], nodes, 0, steps)
         again += max(0, old_end - start)
     out = _emit(
-        text, nodes, start, size, length, names, child, label, whole, longest_whole, ids, lengths,
-        out,
+        text, nodes, start, size, length, names, child, label, whole,
+        0 if part else longest_whole, ids, lengths, out,
     )  # fmt: skip
     if out < 0:
-        return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened
+        return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
 
     common = common_bytes = 0
     while common < min(out, len(old_ids)):
@@ -379,6 +495,7 @@ def _follow(
         memory[i] = memory[i] - base if memory[i] >= base else -1
     return (
         closed, steady, common, common_bytes, base, theta, ids[:out], lengths[:out], again, opened,
+        inside,
     )  # fmt: skip
 
 
@@ -431,3 +548,77 @@ def _emit(
         lengths[i] = length[node]
         p -= length[node]
     return out + count
+
+
+@kernel
+def _let_go(
+    text: Symbols,
+    piece: int,
+    start: int,
+    state: int,
+    stop: int,
+    known: int,
+    theta: Ints,
+    lengths: Ids,
+    longest: int,
+    plan: Longs,
+) -> Any:
+    """Where a long open piece can be let go up to, see the module: bytes and tokens of it, and the
+    machine's state there; 0 bytes: nowhere. The machine was in ``state`` at ``start``; ``known``
+    counts from the piece's beginning."""
+    next_state = carray(pointer(plan[0, 0]), (plan[0, 1], plan[0, 2]), np.uint16)
+    action = carray(pointer(plan[1, 0]), (plan[1, 1], plan[1, 2]), np.uint16)
+    class_of = carray(pointer(plan[2, 0]), (plan[2, 1],), np.uint8)
+    program_start = carray(pointer(plan[3, 0]), (plan[3, 1],), np.int32)
+    program = carray(pointer(plan[4, 0]), (plan[4, 1], plan[4, 2]), np.int16)
+    length = carray(pointer(plan[14, 0]), (plan[14, 1],), np.int32)
+    numbers = carray(pointer(plan[19, 0]), (plan[19, 1],), np.int64)
+    live = carray(pointer(plan[20, 0]), (plan[20, 1],), np.int64)
+    nowhere = 0, 0, 0
+    if known > stop - piece:
+        return nowhere
+
+    # The machine up to ``stop``, with a stop on the way: b is most likely behind it.
+    starts = np.empty(stop - start + 4, np.int64)
+    memory = np.full(MEMORY, -1, np.int64)
+    memory[0] = state
+    way = max(start, character_start(text, max(0, stop - 4 * longest)))
+    run(text, start, way, False, len(text) + 1, next_state, action, class_of, numbers[0],
+        program_start, program, memory, starts)  # fmt: skip
+    there = memory[0]
+    run(text, way, stop, False, len(text) + 1, next_state, action, class_of, numbers[0],
+        program_start, program, memory, starts)  # fmt: skip
+    held = stop
+    for i in range(2, MEMORY):
+        read = i < 4 or live[memory[0]] >> (i - 4) & 1
+        if read and memory[i] > piece:
+            held = min(held, memory[i])
+    held -= piece
+    if held - longest < known or held <= numbers[3]:
+        return nowhere
+
+    cut = held
+    for prefix in range(held - 1, held - longest - 1, -1):
+        p = prefix
+        while p != cut:
+            if p > cut:
+                p -= length[theta[p]]
+            else:
+                cut -= length[theta[cut]]
+    # At a character, and with as much behind it as the next steps may read.
+    while cut > 0 and (len(theta) - cut <= longest + 8 or text[piece + cut] & 0xC0 == 0x80):
+        cut -= length[theta[cut]]
+    if cut <= 0:
+        return nowhere
+    tokens, covered = 0, 0
+    while covered < cut:
+        covered += lengths[tokens]
+        tokens += 1
+    if covered != cut:
+        return nowhere
+    memory[:] = -1
+    begin = start if piece + cut < way else way
+    memory[0] = state if piece + cut < way else there
+    run(text, begin, piece + cut, False, len(text) + 1, next_state, action, class_of, numbers[0],
+        program_start, program, memory, starts)  # fmt: skip
+    return cut, tokens, memory[0]

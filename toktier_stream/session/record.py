@@ -162,9 +162,11 @@ class Session:
             if isinstance(encoder, FastEncoder):
                 streamed, read_on = self._read_on(encoder, start, text)
                 if streamed is not None:
-                    found = streamed
-                    if self._open:
-                        opened = giant.near(self._open, start, size + len(text))
+                    found, opened = streamed, self._open
+                    if read_on is not None and read_on.mark is not None:
+                        opened = growing.thin((*opened, read_on.mark), size + len(text))
+                    if opened:
+                        opened = giant.near(opened, size + len(text), size + len(text))
                 else:
                     found, opened = giant.edit(self, encoder, self._open, start, end, text)
             else:
@@ -304,11 +306,7 @@ class Session:
         """The splice of a small append in a row of such, by a stream; and the stream after it."""
         if start < self.bytes:
             return None, None
-        found, read_on = stream.append(self, encoder, self._stream, text)
-        if found is None and stream.long(self._stream):
-            # The first windows will find no cut either: now is the time for a mark.
-            self._open = giant.look(self, encoder) or self._open
-        return found, read_on
+        return stream.append(self, encoder, self._stream, self._open, text)
 
     def _pages(self) -> Paged:
         """The pages, brought up to date."""

@@ -9,8 +9,12 @@ a session share it, and it says of which version it is by that version's size an
 It is opened behind a safe cut, far enough from the end that its tokens repeat a run of the
 session's: two at least and more characters than the longest token (as in splice.py); that run is
 the evidence of each answer, ``boundary_byte`` is where the open piece begins. Whatever is unusual
-(an added token that ends in the new text, a character that normalization may have a say in, a long
-open piece) ends the stream, and the append goes the ordinary way.
+(an added token that ends in the new text, a character that normalization may have a say in) ends
+the stream, and the append goes the ordinary way.
+
+Giant pieces (giant.py) are streamed, too, and there by larger appends as well: where no safe cut is
+near, a stream begins at the session's mark, and it gives a new mark whenever it lets the first part
+of a long piece go.
 """
 
 from __future__ import annotations
@@ -19,14 +23,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from toktier_stream.incremental.tail import LONGEST, Follower, Tail
+from toktier_stream.incremental.tail import Follower, Grown, Place, Tail
 from toktier_stream.session import giant, kernels
-from toktier_stream.session.splice import Splice, Stored
+from toktier_stream.session.splice import Splice, Stored, View
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.wire.messages import Evidence, Route
 
 SMALL: Final = 256
-"""Bytes of an append, at most; for more the window is no more work."""
+"""Bytes of an append, at most; for more the window is no more work. (Not so in a long piece.)"""
+LARGE: Final = 1 << 16
+"""The same where the open piece is long."""
+_RENEW: Final = 2048
+"""Bytes from the newest mark of a giant piece to the end from which on another is wanted."""
 _FIRST: Final = 1
 """Small appends that go the ordinary way before a stream is opened."""
 _BEFORE: Final = 512
@@ -37,7 +45,8 @@ _AGAIN: Final = 8
 
 class Stream(NamedTuple):
     """The state behind one version of a session: ``tail`` if it is open, else how many small
-    appends are still to ``wait``; and the run of tokens that it repeated when it was opened."""
+    appends are still to ``wait``; the run of tokens that it repeated when it was opened; the
+    mark that the last append gave, and what may be the next one."""
 
     encoder: FastEncoder
     digest: int
@@ -46,6 +55,8 @@ class Stream(NamedTuple):
     tail: Tail | None = None
     run_tokens: int = 0
     run_chars: int = 0
+    mark: giant.Mark | None = None
+    following: Place | None = None
 
     @property
     def nbytes(self) -> int:
@@ -54,18 +65,18 @@ class Stream(NamedTuple):
 
 
 def append(
-    old: Stored, encoder: FastEncoder, stream: Stream | None, text: bytes
+    old: Stored, encoder: FastEncoder, stream: Stream | None, marks: giant.Marks, text: bytes
 ) -> tuple[Splice | None, Stream | None]:
     """The splice of one append, if it goes by a stream; and the stream after it, whose ``digest``
     is still to be set."""
-    if not 0 < len(text) <= SMALL:
+    if not 0 < len(text) <= (LARGE if marks or long(stream) else SMALL):
         return None, None
     if stream is None or stream.encoder is not encoder or stream.digest != old.digest:
         return None, Stream(encoder, 0, _FIRST - 1)
     if stream.tail is None:
         if stream.wait > 0:
             return None, Stream(encoder, 0, stream.wait - 1)
-        stream = _open(old, encoder)
+        stream = _open(old, encoder, marks)
     tail, follower = stream.tail, stream.follower
     if tail is None or follower is None:
         return None, Stream(encoder, 0, _AGAIN)
@@ -95,15 +106,24 @@ def append(
             engine=encoder.engine,
         ),
     )
-    after = Stream(encoder, 0, 0, follower, grown.tail, stream.run_tokens, stream.run_chars)
+    place, following = grown.place, stream.following
+    if place is None and marks:
+        if following is not None and grown.tail.size >= following.since:
+            place, following = following, None
+        elif following is None and old.bytes - marks[-1].size > _RENEW:
+            following = follower.place(grown.tail)
+    mark = None
+    if place is not None:
+        mark = giant.Mark(*place[:3], place.inside, place.state, follower.machine.check)
+    after = Stream(
+        encoder, 0, 0, follower, grown.tail, stream.run_tokens, stream.run_chars, mark, following
+    )  # fmt: skip
     return splice, after
 
 
 def long(stream: Stream | None) -> bool:
-    """Whether the open piece is about as long as a stream holds."""
-    return (
-        stream is not None and stream.tail is not None and len(stream.tail.theta) + SMALL > LONGEST
-    )
+    """Whether the open piece is long."""
+    return stream is not None and stream.tail is not None and len(stream.tail.theta) > 2 * SMALL
 
 
 def settled(stream: Stream | None, old: Stored) -> int:
@@ -113,7 +133,7 @@ def settled(stream: Stream | None, old: Stored) -> int:
     return stream.follower.settled(stream.tail) if stream.digest == old.digest else 0
 
 
-def _open(old: Stored, encoder: FastEncoder) -> Stream:
+def _open(old: Stored, encoder: FastEncoder, marks: giant.Marks) -> Stream:
     closed = Stream(encoder, 0, _AGAIN)
     kit = giant.kit_of(encoder)
     if kit is None or kit.follower is None:
@@ -125,7 +145,7 @@ def _open(old: Stored, encoder: FastEncoder) -> Stream:
     cut = encoder.last_cut(text, encoder.literal_reach if low else 1, len(text) - far)
     if cut < 0:
         if low:
-            return closed
+            return _open_at_mark(old, encoder, kit, marks)
         cut = 0
     start, end, token = 0, 0, -1
     if cut < len(text):
@@ -136,12 +156,45 @@ def _open(old: Stored, encoder: FastEncoder) -> Stream:
         return closed
     token = view.token + before
     begun = kit.follower.begin(low + place, token, text[:place], text[place:])
-    if begun is None:
+    return _checked(old, encoder, kit.follower, begun, view, before)
+
+
+def _open_at_mark(old: Stored, encoder: FastEncoder, kit: giant.Kit, marks: giant.Marks) -> Stream:
+    size, closed = old.bytes, Stream(encoder, 0, _AGAIN)
+    fit = [m for m in marks if m.since <= size and m.check == kit.machine.check]
+    if not fit or kit.follower is None:
+        return closed
+    mark = fit[-1]
+    view = old.view(mark.size, size)
+    text = view.text[mark.size - view.byte :]
+    before = mark.tokens - view.token
+    known = 0 <= before <= len(view.ids)
+    if not known or int(view.lengths[:before].sum()) != mark.size - view.byte:
+        return closed
+    if len(text) > LARGE or not kit.plain(text):
+        return closed
+    left = old.slice(max(0, mark.size - encoder.literal_reach), mark.size)
+    place = Place(mark.size, mark.tokens, mark.since, mark.state, mark.inside)
+    begun = kit.follower.begin(mark.size, mark.tokens, left, text, place)
+    return _checked(old, encoder, kit.follower, begun, view, before)
+
+
+def _checked(
+    old: Stored,
+    encoder: FastEncoder,
+    follower: Follower,
+    begun: Grown | None,
+    view: View,
+    before: int,
+) -> Stream:
+    """The stream, if its tokens are those of the session from its token ``before`` of the view."""
+    closed = Stream(encoder, 0, _AGAIN)
+    if begun is None or begun.tail.total != old.tokens:
         return closed
     same = np.array_equal(begun.ids, view.ids[before:])
     if not same or not np.array_equal(begun.lengths, view.lengths[before:]):
         return closed
-    count, chars = len(begun.ids), kernels.characters(text[place:])
-    if low + place and (count < 2 or chars <= encoder.longest_token):
+    count, chars = len(begun.ids), kernels.characters(begun.text)
+    if begun.begin and (count < 2 or chars <= encoder.longest_token):
         return closed
-    return Stream(encoder, old.digest, 0, kit.follower, begun.tail, count, chars)
+    return Stream(encoder, old.digest, 0, follower, begun.tail, count, chars)
