@@ -19,7 +19,9 @@ their reach, and all text that far around b has to be its own normal form: what 
 from __future__ import annotations
 
 from typing import Final
+from weakref import WeakKeyDictionary
 
+from toktier_stream.incremental.settling import Settling
 from toktier_stream.session import giant, kernels
 from toktier_stream.session.splice import Stored
 from toktier_stream.tokenizer.encoder import FastEncoder
@@ -28,32 +30,42 @@ _WINDOW: Final = 512
 """Bytes at the end of the text that are looked at, besides the reach of added tokens."""
 _MARGIN: Final = 16
 
+_settlings: WeakKeyDictionary[FastEncoder, Settling | None] = WeakKeyDictionary()
+
 
 def by_cut(old: Stored, encoder: FastEncoder, marks: giant.Marks) -> int:
     """Tokens left of the last place that is known to stay; 0 where there is none near the end."""
-    known = max((m.tokens for m in marks), default=0)
+    known = max([m.tokens for m in marks]) if marks else 0
     size, reach = old.bytes, encoder.literal_reach
     if size == 0:
         return known
     view = old.view(max(0, size - _WINDOW - 2 * reach), size)
     text = giant.from_character(view.text[-_WINDOW - 2 * reach :])
     low = size - len(text)
-    wide = encoder.normalizer is not None and encoder.compiled.added.normalized.reach > 0
-    limit = len(text) - reach - _MARGIN if wide else encoder.undecided(text)
-    high = limit - 1
-    if encoder.normalizer is not None:
-        # The start of the last character but one.
-        high = min(high, giant.character(text, giant.character(text, len(text) - 1) - 1))
-    cut = encoder.last_cut(text, reach if low else 1, high) if high > 0 else -1
+    settling = _settling(encoder)
+    if settling is None:
+        limit = 0
+        cut = encoder.last_cut(text, reach if low else 1, len(text) - reach - _MARGIN - 1)
+    else:
+        cut, limit = settling.last(text, reach if low else 1)
     if cut >= 0:
         at = int(kernels.boundary_index(view.lengths, low + cut - view.byte))
         known = max(known, view.token + at if at >= 0 else 0)
-    if not wide:
-        # An added token behind the cut, which is near the end.
-        place, i = len(text), len(view.ids)
-        while i > 0 and place > max(cut, 0):
-            i -= 1
-            place -= int(view.lengths[i])
-            if place < limit and encoder.is_added(int(view.ids[i])):
-                return max(known, view.token + i + 1)
+    # An added token behind the cut, which is near the end.
+    place, i = len(text), len(view.ids)
+    while limit > 0 and i > 0 and place > max(cut, 0):
+        i -= 1
+        place -= int(view.lengths[i])
+        if place < limit and encoder.is_added(int(view.ids[i])):
+            return max(known, view.token + i + 1)
     return known
+
+
+def _settling(encoder: FastEncoder) -> Settling | None:
+    """None where added tokens are looked for in normalized text."""
+    try:
+        return _settlings[encoder]
+    except KeyError:
+        compiled = encoder.compiled
+        wide = compiled.normalizer is not None and compiled.added.normalized.reach > 0
+        return _settlings.setdefault(encoder, None if wide else Settling(compiled))

@@ -17,7 +17,6 @@ from toktier_stream.tokenizer import kernels, normalization, runs
 from toktier_stream.tokenizer.added import AddedTables
 from toktier_stream.tokenizer.cuts import find_cut, find_second_cut
 from toktier_stream.tokenizer.face import Tokens
-from toktier_stream.tokenizer.literals import grows_from
 from toktier_stream.tokenizer.marks import machine_rows, program_rows
 from toktier_stream.tokenizer.merge_build import WORD_SLOT
 from toktier_stream.tokenizer.merges import PADDING, MergeTables, top_bits
@@ -289,14 +288,6 @@ class FastEncoder:
     def first_cut(self, text: bytes, low: int, high: int) -> int:
         """See the face."""
         return self._cut(text, low, high, 1, self.compiled.matcher.one_sided)
-
-    def undecided(self, text: bytes) -> int:
-        """The first place where an added token may begin that ends behind ``text``, its size if
-        there is none. Whatever follows, the added tokens left of it stay."""
-        table = self._added.any
-        source = np.frombuffer(text, dtype=np.uint8)
-        low = len(text) - table.reach + 1
-        return int(grows_from(source, low, table.first, table.edges, table.shift, table.final))
 
     def is_added(self, token: int) -> bool:
         """Whether an id is an added token's."""

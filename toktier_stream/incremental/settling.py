@@ -1,0 +1,64 @@
+"""The last cut of a text that is one in every continuation, for families with cuts; why there is
+one is told in session/settled.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray  # type: ignore[attr-defined]
+
+from toktier_stream.incremental.jit import Packed, kernel, pointer
+from toktier_stream.incremental.rules import Longs, Symbols
+from toktier_stream.tokenizer.cuts import find_cut
+from toktier_stream.tokenizer.encoder import Compiled
+from toktier_stream.tokenizer.literals import grows_from
+from toktier_stream.tokenizer.utf8 import character_start
+
+
+class Settling:
+    """Looks for such cuts. Immutable, safe for threads; for tokenizers that look for added tokens
+    in the text as it comes."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        literals, m = compiled.added.any, compiled.matcher
+        kinds = np.zeros(0, dtype=np.uint8)
+        if compiled.normalizer is not None:
+            kinds = compiled.normalizer.kinds
+        numbers = np.array((int(literals.shift), literals.reach), dtype=np.int64)
+        self._packed = Packed(
+            (m.class_of, np.uint8), (m.one_sided, np.bool_), (kinds, np.uint8),
+            (literals.first, np.bool_), (literals.edges, np.uint64), (literals.final, np.int64),
+            (numbers, np.int64),
+        )  # fmt: skip
+
+    def last(self, text: bytes, low: int) -> tuple[int, int]:
+        """The cut at ``low`` or behind it, -1 if there is none; and the first place where an added
+        token may begin that ends behind the text (its size: nowhere)."""
+        # A copy that can be written: numba takes such arrays much faster.
+        data = np.frombuffer(bytearray(text), dtype=np.uint8)
+        cut, limit = _last(data, low, self._packed.plan)
+        return cut, limit
+
+
+@kernel
+def _last(text: Symbols, low: int, plan: Longs) -> Any:
+    class_of = carray(pointer(plan[0, 0]), (plan[0, 1],), np.uint8)
+    boundary = carray(pointer(plan[1, 0]), (plan[1, 1], plan[1, 2]), np.bool_)
+    kinds = carray(pointer(plan[2, 0]), (plan[2, 1],), np.uint8)
+    first = carray(pointer(plan[3, 0]), (plan[3, 1],), np.bool_)
+    edges = carray(pointer(plan[4, 0]), (plan[4, 1],), np.uint64)
+    final = carray(pointer(plan[5, 0]), (plan[5, 1],), np.int64)
+    numbers = carray(pointer(plan[6, 0]), (plan[6, 1],), np.int64)
+    shift, reach = np.uint64(numbers[0]), numbers[1]
+    size = len(text)
+    limit = grows_from(text, size - reach + 1, first, edges, shift, final)
+    high = limit - 1
+    if len(kinds):
+        # A whole character behind the right one, which could compose with what follows.
+        last = character_start(text, size - 1)
+        high = min(high, character_start(text, last - 1) if last > 0 else 0)
+    cut = find_cut(
+        text, low, high, -1, class_of, boundary, kinds, reach, False, first, edges, shift, final
+    )
+    return cut, limit
