@@ -234,7 +234,7 @@ class _Bench:
         exact = opening["exact"]
         for point in points:
             point["exact"] &= exact
-        return {"opening": opening, "points": points}
+        return {"opening": opening, "points": points, "worker_warned": worker.warned()}
 
     async def _search(self, client: Client, worker: Running, points: list[Result]) -> None:
         """Double the rate until the objective is missed, then look in between."""

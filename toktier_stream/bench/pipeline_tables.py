@@ -49,6 +49,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"verification off. Load average {result['load_average']:.1f} before and "
         f"{result['load_average_after']:.1f} after, on {result['cpus']} CPUs."
     )
+    for warning, count in result["worker_warned"].items():
+        console.print(f"The worker warned {count} times: {warning}")
     for p in [opening, *result["points"]]:
         for flaw in p["wrong"]:
             console.print(f"WRONG: {flaw}")

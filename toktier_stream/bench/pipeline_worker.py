@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +32,10 @@ class Running(Protocol):
 
     def check(self) -> None:
         """Raises if the worker has ended by itself."""
+        ...
+
+    def warned(self) -> dict[str, int]:
+        """Warnings and errors so far, by name; empty where the log is this process's."""
         ...
 
     def cpu_s(self) -> float:
@@ -86,6 +92,17 @@ class WorkerProcess:
         """Of the running process; 0 before the start."""
         return self._process.pid if self._process is not None else 0
 
+    def warned(self) -> dict[str, int]:
+        """What the log tells from warnings up, counted."""
+        found: Counter[str] = Counter()
+        for line in self._log.read_text(errors="replace").splitlines():
+            try:
+                told = json.loads(line)
+                found[" ".join(filter(None, (told["event"], told.get("code", ""))))] += 1
+            except (ValueError, KeyError, TypeError):
+                found[line[:100]] += 1
+        return dict(found.most_common(10))
+
     def check(self) -> None:
         if self._process is not None and self._process.returncode is not None:
             told = self._log.read_text(errors="replace").strip().splitlines()[-3:]
@@ -136,6 +153,9 @@ class WorkerHere:
         self._worker.stop()
         if self._task is not None:
             await self._task
+
+    def warned(self) -> dict[str, int]:
+        return {}
 
     def check(self) -> None:
         if self._task is not None and self._task.done():
