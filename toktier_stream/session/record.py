@@ -176,7 +176,9 @@ class Session:
             opened = giant.look(self, encoder) or giant.near(self._open, start, self.bytes)
         self._marks, self._open = marks, opened or ()
         self.settled = self.settled if start == size else 0
-        self._stream = None if read_on is None else read_on._replace(digest=self.digest)
+        if read_on is not None and read_on.tail is None:
+            read_on = read_on._replace(digest=self.digest)
+        self._stream = read_on
         self.changed = True
         return Change(found.keep, found.ids, found.tail, found.route, found.evidence)
 

@@ -68,7 +68,7 @@ def append(
     old: Stored, encoder: FastEncoder, stream: Stream | None, marks: giant.Marks, text: bytes
 ) -> tuple[Splice | None, Stream | None]:
     """The splice of one append, if it goes by a stream; and the stream after it, whose ``digest``
-    is still to be set."""
+    is still to be set where it does not."""
     if not 0 < len(text) <= (LARGE if marks or long(stream) else SMALL):
         return None, None
     if stream is None or stream.encoder is not encoder or stream.digest != old.digest:
@@ -88,6 +88,7 @@ def append(
     again = grown.again
     if again:
         again = kernels.characters(tail.context[-again:])
+    digest = kernels.replace_suffix(old.digest, tail.ids[grown.keep - tail.tokens :], grown.ids)
     splice = Splice(
         keep=grown.keep,
         ids=grown.ids,
@@ -105,6 +106,7 @@ def append(
             chars_encoded=again + kernels.characters(text),
             engine=encoder.engine,
         ),
+        digest=digest,
     )
     place, following = grown.place, stream.following
     if place is None and marks:
@@ -116,7 +118,8 @@ def append(
     if place is not None:
         mark = giant.Mark(*place[:3], place.inside, place.state, follower.machine.check)
     after = Stream(
-        encoder, 0, 0, follower, grown.tail, stream.run_tokens, stream.run_chars, mark, following
+        encoder, digest, 0, follower, grown.tail, stream.run_tokens, stream.run_chars, mark,
+        following,
     )  # fmt: skip
     return splice, after
 
