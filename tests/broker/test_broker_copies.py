@@ -54,6 +54,15 @@ def test_what_moves_goes_to_a_copy() -> None:
     assert share_out(held, 6) == [frozenset({0, 1, 4}), frozenset({2, 3, 5})]
 
 
+@pytest.mark.parametrize("partitions", [1, 2, 3])
+def test_a_topic_made_anew_with_fewer_partitions(partitions: int) -> None:
+    """What members held of the old one takes no place: every partition has exactly one owner."""
+    held = [frozenset({5}), frozenset({0, 1}), frozenset({3, 4})]
+    shares = share_out(held, partitions, held)
+    assert sorted(p for s in shares for p in s) == list(range(partitions))
+    assert max(map(len, shares)) <= 1
+
+
 async def test_a_group_tells_its_copies_and_takes_them_over(bench: Bench) -> None:
     """Three members with one copy each of six partitions. One leaves: its partitions go to those
     that had the copies, and every partition has a copy again."""

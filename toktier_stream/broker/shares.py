@@ -12,8 +12,10 @@ def share_out(held: Sets, partitions: int, warm: Sets = ()) -> list[frozenset[in
     """Equal shares (sizes differ by one at most) that leave in place as much as they can.
 
     What has to move goes, as far as the sizes admit it, to a member that is ``warm``: one that
-    has a copy of the partition's state.
+    has a copy of the partition's state. What a member held of a topic that was made anew with fewer
+    partitions is no share.
     """
+    held = [frozenset(p for p in had if p < partitions) for had in held]
     small, larger = divmod(partitions, len(held))
     # Who holds most keeps a larger share, so that fewest partitions move.
     order = sorted(range(len(held)), key=lambda i: (-len(held[i]), i))
