@@ -247,6 +247,42 @@ def test_a_damaged_record_is_seen(store: Store, which: str) -> None:
     assert store.check().orphans == 0
 
 
+def test_damage_that_shows_when_a_batch_is_stored(store: Store) -> None:
+    """An edit stands that reads the last page alone, although those before it are damaged. The
+    batch is stored with its other sessions; this one is gone, in the changelog too."""
+    text = TEXT * 20
+    gone = 0
+    for shorter in range(0, 2400, 200):  # the last page is of many sizes
+        length = len(text) - shorter
+        put(store, b"one", text[:length])
+        put(store, b"two")
+        stored = read(store, b"one")
+        assert stored is not None
+        needed = {part.number for part in stored.header().spine}
+        for number in set(store.numbers(b"one")) - needed:
+            damage(store, b"one", number)
+        batch = store.begin()
+        one, two = batch.session(b"one"), batch.session(b"two")
+        assert one is not None
+        assert two is not None
+        two.edit(ENCODER, 0, 4, b"other")
+        try:
+            one.edit(ENCODER, length - 60, length - 59, b"x")
+        except ToktierError:
+            continue  # the edit itself had to read it
+        changes = dict(batch.changes())
+        store.commit(batch, changelog_offset=store.changelog_offset + 1)
+        again = read(store, b"two")
+        assert again is not None
+        check_session(again, ENCODER, b"other" + TEXT[4:])
+        if changes[b"Sone"] is None:
+            gone += 1
+            assert read(store, b"one") is None
+            assert store.check().orphans == 0
+        store.clear()
+    assert gone
+
+
 def test_a_damaged_header_is_seen_and_replaced(store: Store) -> None:
     """The session is a miss; removing it takes its pages along."""
     put(store, b"one", TEXT * 20)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import header as headers
 from toktier_stream.session.page import Page
 from toktier_stream.session.record import Session
@@ -146,17 +147,29 @@ class Batch:
     def _seal(self) -> Sealed:
         out = Sealed([], {})
         for session_id, session in self._sessions.items():
-            key = session_key(session_id)
             if session is None:
-                if self._base.exists(session_id):
-                    out.changes.append((SESSION + session_id, None))
-                gone = self._base.numbers(session_id)
-                out.changes.extend((page_key(key, number), None) for number in gone)
-                out.sessions[session_id] = None
+                self._seal_removal(session_id, out)
             elif session.changed:
-                self._seal_session(session, key, out)
-                out.sessions[session_id] = session
+                changes, written = len(out.changes), len(out.written)
+                try:
+                    self._seal_session(session, session_key(session_id), out)
+                    out.sessions[session_id] = session
+                except ToktierError as error:
+                    if error.code is not Code.STORE_CORRUPT:
+                        raise
+                    # A record that no change needed is damaged. What was answered stands; the
+                    # session is gone, as wherever damage is found.
+                    del out.changes[changes:], out.written[written:]
+                    self._seal_removal(session_id, out)
         return out
+
+    def _seal_removal(self, session_id: bytes, out: Sealed) -> None:
+        if self._base.exists(session_id):
+            out.changes.append((SESSION + session_id, None))
+        key = session_key(session_id)
+        gone = self._base.numbers(session_id)
+        out.changes.extend((page_key(key, number), None) for number in gone)
+        out.sessions[session_id] = None
 
     @staticmethod
     def _seal_session(session: Session, key: bytes, out: Sealed) -> None:
