@@ -69,9 +69,7 @@ def test_any_order_of_return(steps: list[tuple[str, bool]], data: st.DataObject)
     def name() -> None:
         for miss in away:
             if miss not in holders:
-                holders[miss] = next(
-                    s for s, line in lanes._lines.items() if line[0].miss is miss
-                )
+                holders[miss] = next(s for s, line in lanes._lines.items() if line[0].miss is miss)
 
     taken = 0
     for session, slow in steps:
