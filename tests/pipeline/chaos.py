@@ -121,7 +121,9 @@ class Chaos:
             if self._mounted:
                 unmount(first.state)
             await broker.stop()
-        assert set(exits) <= {0}, f"exit codes {exits}"
+        # Minus SIGTERM: the last kill was a moment ago, and the next process had not come to its
+        # first line, where it takes the signal for its own.
+        assert set(exits) <= {0, -signal.SIGTERM}, f"exit codes {exits}"
         return {
             **asdict(plan),
             "done": dict(self.done),
