@@ -143,11 +143,22 @@ def run(
     at, last, before = start, memory[_LAST], memory[_BEFORE]
     done = at >= stop and not ends
     while not done:
-        symbol = end_of_text
+        # Most characters are ASCII and have no program.
+        while at < stop and text[at] < 0x80:
+            symbol = np.int64(class_of[text[at]])
+            code = np.int64(action[state, symbol])
+            if program_start[code] != program_start[code + 1]:
+                break
+            state = np.int64(next_state[state, symbol])
+            before, last = last, np.int64(at)
+            at += 1
+        if at >= stop and not ends:
+            break
+        symbol = np.int64(end_of_text)
         size = 0
         if at < stop:
             point, size = decode(text, at)
-            symbol = class_of[point]
+            symbol = np.int64(class_of[point])
         code = action[state, symbol]
         state = np.int64(next_state[state, symbol])
         for line in range(program_start[code], program_start[code + 1]):

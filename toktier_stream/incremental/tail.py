@@ -29,6 +29,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import carray  # type: ignore[attr-defined]
 
 from toktier_stream.incremental.automaton import trie
@@ -38,14 +39,14 @@ from toktier_stream.incremental.rules import Ints, Longs, Symbols
 from toktier_stream.incremental.search import Search
 from toktier_stream.incremental.state import State
 from toktier_stream.incremental.tables import Tables
-from toktier_stream.incremental.walk import Steps, walk
+from toktier_stream.incremental.walk import Steps, walk_on
 from toktier_stream.tokenizer.encoder import Compiled
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.tokenizer.literals import grows_from, longest_at
 from toktier_stream.tokenizer.runs import SAFE
 from toktier_stream.tokenizer.utf8 import character_start, decode
 
-LONG: Final = 2048
+LONG: Final = 4096
 """Bytes of an open piece from which on its first part is let go: a value is copied with every
 append."""
 MOST: Final = 1 << 17
@@ -68,6 +69,7 @@ class Tail(NamedTuple):
 
     ``inside``: the first part of the open piece was let go. ``known``: bytes of the text when the
     open piece became known to begin there. The machine was in ``state`` ``back`` bytes before it.
+    ``joined``: the text's end adds no start of a piece, so the tokens are theta's.
     """
 
     at: int
@@ -82,6 +84,7 @@ class Tail(NamedTuple):
     known: int
     state: int
     back: int
+    joined: bool = True
 
     @property
     def size(self) -> int:
@@ -147,15 +150,17 @@ class Follower:
         child, label, whole = _whole_words(tables)
         self._longest_whole = max(map(len, tables.whole), default=0)
         steps = tables.steps
+        # A token's id and length in one number, as the tokens of a text are all over the table.
+        tokens_of = tables.ids.astype(np.uint64) | tables.forest.length.astype(np.uint64) << _HALF
         numbers = (m.end_of_text, int(literals.shift), self._reach, self._longest_whole)
         self._packed = Packed(
             (m.next_state, np.uint16), (m.action, np.uint16), (m.class_of, np.uint8),
             (m.program_start, np.int32), (m.program, np.int16), (literals.first, np.bool_),
             (literals.edges, np.uint64), (literals.final, np.int64), (self._kinds, np.uint8),
-            (steps.low, np.int32), (steps.kids, np.int32), (steps.pairs, np.int32),
+            (steps.kids, np.uint32), (steps.pairs, np.uint32), (steps.buckets, np.uint32),
             (steps.root, np.int32), (steps.symbol, np.int32), (tables.forest.length, np.int32),
-            (tables.ids, np.uint32), (child, np.int32), (label, np.uint8), (whole, np.int64),
-            (np.array(numbers), np.int64), (machine.live, np.int64),
+            (tokens_of, np.uint64), (child, np.int32), (label, np.uint8), (whole, np.int64),
+            (np.array(numbers), np.int64), (machine.live, np.int64), (steps.flags, np.uint64),
         )  # fmt: skip
 
     def begin(
@@ -204,12 +209,13 @@ class Follower:
         # A copy that can be written: numba takes such arrays much faster.
         found = _follow(
             np.frombuffer(bytearray(data), dtype=np.uint8), piece, len(old), old_literals,
-            tail.inside, tail.memory, tail.theta, tail.ids, tail.lengths, memory,
+            tail.inside, tail.joined, tail.memory, tail.theta, tail.ids, tail.lengths, memory,
             self._packed.plan,
         )  # fmt: skip
-        closed, steady, common, common_bytes, start, theta, ids, lengths, again, opened, inside = (
-            found
-        )
+        (
+            closed, steady, common, common_bytes, start, theta, ids, lengths, again, opened, inside,
+            joined,
+        ) = found  # fmt: skip
         if closed < 0:
             return None
         settled = tail.settled
@@ -239,6 +245,7 @@ class Follower:
             known=end if moved or (tail.inside and not inside) else tail.known,
             state=state,
             back=back,
+            joined=joined,
         )
         place = None
         if len(theta) > LONG:
@@ -263,16 +270,15 @@ class Follower:
             stop -= 1
         if stop <= piece:
             return tail, None
+        memory = tail.memory.copy()
         cut, gone, state = _let_go(
             np.frombuffer(bytearray(data), dtype=np.uint8), piece, piece - tail.back, tail.state,
-            stop, tail.known - tail.at, tail.theta, tail.lengths, self.tables.longest,
+            stop, tail.known - tail.at, tail.theta, tail.lengths, self.tables.longest, memory,
             self._packed.plan,
         )  # fmt: skip
         if cut <= 0:
             return tail, None
         place = Place(tail.at + cut, tail.tokens + gone, tail.size, state, True)
-        memory = tail.memory.copy()
-        memory[1:] = np.where(memory[1:] >= cut, memory[1:] - cut, -1)
         kept = max(0, min(piece + cut, len(data) - self._reach))
         new = Tail(
             at=place.at,
@@ -287,6 +293,7 @@ class Follower:
             known=tail.size,
             state=place.state,
             back=0,
+            joined=tail.joined,
         )
         return new, place
 
@@ -323,6 +330,7 @@ class Follower:
         return max(tail.settled, tail.tokens + int(np.searchsorted(ends, boundary, "right")))
 
 
+_HALF: Final = np.uint64(32)
 _NONE: Final = np.zeros(0, dtype=np.uint32)
 _START: Final = np.zeros(1, dtype=np.int32)
 _FRESH: Final = np.full(MEMORY, -1, dtype=np.int64)
@@ -349,6 +357,7 @@ def _follow(
     old_end: int,
     old_literals: bool,
     inside: bool,
+    old_joined: bool,
     old_memory: Longs,
     old_theta: Ints,
     old_ids: Ids,
@@ -362,7 +371,8 @@ def _follow(
     Returns the tokens of pieces that are closed now (-1: unusual), those of pieces closed before
     the last character was read (-1: none started), tokens and bytes in common with the old
     ones, the start of the open piece, its theta, ids and lengths from the old open piece on, bytes
-    read again, whether an added token may have begun, and whether the open piece is a part still.
+    read again, whether an added token may have begun, whether the open piece is a part still, and
+    whether its tokens are theta's.
     """
     next_state = carray(pointer(plan[0, 0]), (plan[0, 1], plan[0, 2]), np.uint16)
     action = carray(pointer(plan[1, 0]), (plan[1, 1], plan[1, 2]), np.uint16)
@@ -374,14 +384,14 @@ def _follow(
     final = carray(pointer(plan[7, 0]), (plan[7, 1],), np.int64)
     kinds = carray(pointer(plan[8, 0]), (plan[8, 1],), np.uint8)
     steps = Steps(
-        carray(pointer(plan[9, 0]), (plan[9, 1],), np.int32),
-        carray(pointer(plan[10, 0]), (plan[10, 1], plan[10, 2]), np.int32),
-        carray(pointer(plan[11, 0]), (plan[11, 1], plan[11, 2]), np.int32),
+        carray(pointer(plan[9, 0]), (plan[9, 1], plan[9, 2]), np.uint32),
+        carray(pointer(plan[21, 0]), (plan[21, 1], plan[21, 2]), np.uint64),
+        carray(pointer(plan[10, 0]), (plan[10, 1], plan[10, 2]), np.uint32),
+        carray(pointer(plan[11, 0]), (plan[11, 1],), np.uint32),
         carray(pointer(plan[12, 0]), (plan[12, 1],), np.int32),
         carray(pointer(plan[13, 0]), (plan[13, 1],), np.int32),
     )
-    length = carray(pointer(plan[14, 0]), (plan[14, 1],), np.int32)
-    names = carray(pointer(plan[15, 0]), (plan[15, 1],), np.uint32)
+    tokens_of = carray(pointer(plan[15, 0]), (plan[15, 1],), np.uint64)
     child = carray(pointer(plan[16, 0]), (plan[16, 1],), np.int32)
     label = carray(pointer(plan[17, 0]), (plan[17, 1],), np.uint8)
     whole = carray(pointer(plan[18, 0]), (plan[18, 1],), np.int64)
@@ -398,13 +408,13 @@ def _follow(
         if first[text[at]]:
             stop, token = longest_at(text, at, size, edges, shift, final)
             if token >= 0 and stop > old_end:
-                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
+                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside, False
     opened = grows_from(text, size - reach, first, edges, shift, final) < size
     at = old_end
     while at < size and len(kinds):
         point, width = decode(text, at)
         if kinds[point] != SAFE:
-            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
+            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside, False
         at += width
     last = character_start(text, size - 1)
 
@@ -429,15 +439,15 @@ def _follow(
     for i in range(count):
         place = starts[i]
         if place > filled:
-            walk(text[filled:place], theta, filled - base, steps)
+            walk_on(text, filled, place, theta, filled - base, steps)
             filled = place
         if place > base:
             out = _emit(
-                text, theta, base, place, length, names, child, label, whole,
+                text, theta, base, place, tokens_of, child, label, whole,
                 0 if inside else longest_whole, ids, lengths, out,
             )  # fmt: skip
             if out < 0:
-                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
+                return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside, False
             again += max(0, old_end - place)
             base = filled = place
             theta[0] = 0
@@ -445,7 +455,7 @@ def _follow(
             inside = False
         if i < before_last:
             steady = out
-    walk(text[filled:], theta, filled - base, steps)
+    walk_on(text, filled, size, theta, filled - base, steps)
     closed = out
 
     # What the end of the text adds.
@@ -465,27 +475,33 @@ def _follow(
         if place <= start:
             continue
         if size - place > _HELD:
-            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
+            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside, False
         out = _emit(
-            text, nodes, start, place, length, names, child, label, whole,
+            text, nodes, start, place, tokens_of, child, label, whole,
             0 if part else longest_whole, ids, lengths, out,
         )  # fmt: skip
         part = False
         if out < 0:
-            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
+            return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside, False
         start = place
         nodes = np.empty(size - start + 1, np.int32)
         nodes[0] = 0
-        walk(text[start:], nodes, 0, steps)
+        walk_on(text, start, size, nodes, 0, steps)
         again += max(0, old_end - start)
-    out = _emit(
-        text, nodes, start, size, length, names, child, label, whole,
-        0 if part else longest_whole, ids, lengths, out,
-    )  # fmt: skip
-    if out < 0:
-        return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside
-
     common = common_bytes = 0
+    whole_size = 0 if part else longest_whole
+    if old_joined and start == piece and old_end - piece > whole_size:
+        # Old and new tokens are chains of one theta: the same left of a boundary of both.
+        common, common_bytes, out = _rejoin(
+            theta, size - piece, tokens_of, old_end - piece, old_ids, old_lengths, ids, lengths
+        )
+    else:
+        out = _emit(
+            text, nodes, start, size, tokens_of, child, label, whole, whole_size, ids, lengths, out
+        )
+    if out < 0:
+        return -1, -1, 0, 0, 0, theta, ids, lengths, 0, opened, inside, False
+
     while common < min(out, len(old_ids)):
         if ids[common] != old_ids[common] or lengths[common] != old_lengths[common]:
             break
@@ -495,8 +511,43 @@ def _follow(
         memory[i] = memory[i] - base if memory[i] >= base else -1
     return (
         closed, steady, common, common_bytes, base, theta, ids[:out], lengths[:out], again, opened,
-        inside,
+        inside, start == base,
     )  # fmt: skip
+
+
+@kernel
+def _rejoin(
+    theta: Ints,
+    p: int,
+    tokens_of: npt.NDArray[np.uint64],
+    q: int,
+    old_ids: Ids,
+    old_lengths: Ids,
+    ids: Ids,
+    lengths: Ids,
+) -> tuple[int, int, int]:
+    """Write the tokens of prefix ``p``, given those of prefix ``q``: the tokens and bytes in common
+    with these, and the end of the output, -1 where a byte has no token."""
+    kept, at = len(old_ids), len(ids)
+    while p != q:
+        if q > p:
+            kept -= 1
+            q -= int(np.int64(old_lengths[kept]))
+            continue
+        node = np.int64(theta[p])
+        if node <= 0:
+            return 0, 0, -1
+        token = tokens_of[node]
+        at -= 1
+        ids[at] = np.uint32(token)
+        lengths[at] = np.uint32(token >> np.uint64(32))
+        p -= int(np.int64(token >> np.uint64(32)))
+    fresh = len(ids) - at
+    for i in range(fresh):
+        ids[kept + i], lengths[kept + i] = ids[at + i], lengths[at + i]
+    for i in range(kept):
+        ids[i], lengths[i] = old_ids[i], old_lengths[i]
+    return kept, p, kept + fresh
 
 
 @kernel
@@ -505,8 +556,7 @@ def _emit(
     theta: Ints,
     start: int,
     end: int,
-    length: Ints,
-    names: Ids,
+    tokens_of: npt.NDArray[np.uint64],
     child: Ints,
     label: Symbols,
     whole: Longs,
@@ -534,19 +584,20 @@ def _emit(
             ids[out] = whole[state]
             lengths[out] = size
             return out + 1
-    count = 0
-    p = size
+    p, at = size, len(ids)
     while p > 0:
-        if theta[p] <= 0:
+        node = np.int64(theta[p])
+        if node <= 0:
             return -1
-        p -= length[theta[p]]
-        count += 1
-    p = size
-    for i in range(out + count - 1, out - 1, -1):
-        node = theta[p]
-        ids[i] = names[node]
-        lengths[i] = length[node]
-        p -= length[node]
+        token = tokens_of[node]
+        at -= 1
+        ids[at] = np.uint32(token)
+        lengths[at] = np.uint32(token >> np.uint64(32))
+        p -= int(np.int64(token >> np.uint64(32)))
+    # From the end of the room to where they belong: never further right.
+    count = len(ids) - at
+    for i in range(count):
+        ids[out + i], lengths[out + i] = ids[at + i], lengths[at + i]
     return out + count
 
 
@@ -561,11 +612,12 @@ def _let_go(
     theta: Ints,
     lengths: Ids,
     longest: int,
+    end_memory: Longs,
     plan: Longs,
 ) -> Any:
     """Where a long open piece can be let go up to, see the module: bytes and tokens of it, and the
     machine's state there; 0 bytes: nowhere. The machine was in ``state`` at ``start``; ``known``
-    counts from the piece's beginning."""
+    counts from the piece's beginning, and so does ``end_memory``, before and after."""
     next_state = carray(pointer(plan[0, 0]), (plan[0, 1], plan[0, 2]), np.uint16)
     action = carray(pointer(plan[1, 0]), (plan[1, 1], plan[1, 2]), np.uint16)
     class_of = carray(pointer(plan[2, 0]), (plan[2, 1],), np.uint8)
@@ -621,4 +673,6 @@ def _let_go(
     memory[0] = state if piece + cut < way else there
     run(text, begin, piece + cut, False, len(text) + 1, next_state, action, class_of, numbers[0],
         program_start, program, memory, starts)  # fmt: skip
+    for i in range(1, MEMORY):
+        end_memory[i] = end_memory[i] - cut if end_memory[i] >= cut else -1
     return cut, tokens, memory[0]
