@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from toktier_stream.incremental import pipeline, rules, selftest
+from toktier_stream.incremental import pipeline, rules, selftest, stored
 from toktier_stream.incremental.jit import kernel
 from toktier_stream.incremental.onepiece import OnePieceSession
 from toktier_stream.incremental.pipeline import CODE_POINTS
 from toktier_stream.incremental.rules import Ints, Symbols
 from toktier_stream.incremental.segments import Reader
-from toktier_stream.incremental.tables import Tables, build
+from toktier_stream.incremental.tables import Tables
 from toktier_stream.tokenizer.artifact import Artifact
 from toktier_stream.tokenizer.face import Ids, Tokens
 from toktier_stream.tokenizer.reference import fingerprint
@@ -34,13 +34,16 @@ class OnePieceEncoder:
     def __init__(self, artifact: Artifact, tables: Tables | None = None) -> None:
         """Checks every condition of :mod:`pipeline` and the tables against offline BPE.
 
-        ``tables`` as stored earlier for the same artifact; built if None. Raises
-        ``TOKENIZER_UNSUPPORTED``, saying why.
+        ``tables`` of the same artifact; if None they are read from the cache, or built and left
+        there. Raises ``TOKENIZER_UNSUPPORTED``, saying why.
         """
         model = rules.from_spec(artifact.spec)
         self.pipeline = pipeline.read(artifact, model)
-        self._tables = build(model) if tables is None else tables
-        selftest.check(self._tables, model)
+        if tables is None:
+            self._tables = stored.tables(artifact.sha256, lambda: model, rules=model)
+        else:
+            self._tables = tables
+            selftest.check(tables, model)
         self._reader = Reader(self.pipeline)
         self._fingerprint = fingerprint(artifact, ENGINE)
         literals = self.pipeline.literals

@@ -22,8 +22,10 @@ from toktier_stream.incremental.search import Search
 DEEPEST_WALK = 32
 """In a deeper forest the walk has no useful worst case; the centroid search takes over."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the stored arrays. Tables of another version are not read, they are built again."""
+
+_LAID_OUT = ("kids", "pairs", "buckets")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Tables:
         return sum({id(a): a.nbytes for a in arrays if isinstance(a, np.ndarray)}.values())
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Plain arrays by name, for ``numpy.savez``."""
+        """Plain arrays by name, the walk's layout among them."""
         out: dict[str, npt.NDArray[Any]] = {
             "format": np.array([FORMAT, int(self.bytewise), self.forest.depth], dtype=np.int64),
             "points": self.points,
@@ -86,6 +88,8 @@ class Tables:
                 out["forest_" + field.name] = getattr(self.forest, field.name)
         for name, array in self.automaton._asdict().items():
             out["automaton_" + name] = array
+        for name in _LAID_OUT:
+            out["steps_" + name] = getattr(self.steps, name)
         return out
 
 
@@ -101,7 +105,7 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Tables:
     data = np.asarray(arrays["whole_bytes"]).tobytes()
     ends = np.cumsum(arrays["whole_lengths"]).tolist()
     words = [data[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-    return Tables(
+    found = Tables(
         bytewise=bool(bytewise),
         points=_shared(arrays["points"]),
         ids=_shared(arrays["ids"]),
@@ -110,6 +114,9 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Tables:
         forest=Forest(**{n: _shared(arrays["forest_" + n]) for n in names}, depth=depth),
         automaton=Automaton(*(_shared(arrays["automaton_" + n]) for n in Automaton._fields)),
     )
+    laid_out = (arrays["steps_" + name] for name in _LAID_OUT)
+    found.__dict__["steps"] = walk.laid_out(found.forest, *laid_out)
+    return found
 
 
 def build(rules: Rules) -> Tables:

@@ -41,12 +41,12 @@ import numpy as np
 import numpy.typing as npt
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.incremental import merged, selftest
+from toktier_stream.incremental import merged, stored
 from toktier_stream.incremental.change import START, Settled
 from toktier_stream.incremental.machine import Machine
 from toktier_stream.incremental.state import State
 from toktier_stream.incremental.stream import PieceStream
-from toktier_stream.incremental.tables import Tables, build
+from toktier_stream.incremental.tables import Tables
 from toktier_stream.incremental.tail import Follower
 from toktier_stream.session import kernels
 from toktier_stream.session.growing import thin
@@ -87,9 +87,10 @@ class Kit:
         self.machine = Machine(compiled.matcher)
         if not compiled.matcher.byte_level or compiled.matcher.space_marker:
             raise ValueError("pieces are not in the byte-level alphabet")
-        rules = merged.from_tables(compiled.merges)
-        self.tables: Tables = build(rules)
-        selftest.check(self.tables, rules)
+        merges = compiled.merges
+        self.tables: Tables = stored.tables(
+            stored.origin_of(merges), lambda: merged.from_tables(merges)
+        )
         try:
             self.follower: Follower | None = Follower(compiled, self.machine, self.tables)
         except ValueError:
@@ -177,7 +178,7 @@ _lock = threading.Lock()
 
 
 def kit_of(encoder: FastEncoder) -> Kit | None:
-    """Built when first asked for: about a second. None where there is no such thing."""
+    """Made when first asked for: its tables are read or built. None where there is none."""
     with _lock:
         if encoder not in _kits:
             try:
