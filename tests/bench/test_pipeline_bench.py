@@ -6,18 +6,18 @@ import io
 import itertools
 import json
 import statistics
+import subprocess
+import sys
 from dataclasses import replace
 from random import Random
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from toktier_stream.bench import pipeline, pipeline_load, pipeline_tables, restore
 from toktier_stream.bench.generate import append_chars
 from toktier_stream.bench.workload import Shares, Workload, recorded_gaps
 from toktier_stream.broker.local import LocalReader
-from toktier_stream.cli.app import app
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.tokenizer.shipped import shipped_path
 from toktier_stream.wire.messages import Status
@@ -31,6 +31,17 @@ SMALL = pipeline.Plan(
     verify_chars=10_000_000,
 )
 POOL = "Some words of a transcript, größe and 漢字, 123 numbers.\n" * 4_000
+
+
+def command(arguments):
+    """The command in a process of its own: it sets up logging, affinity and the heap for itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "toktier_stream", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
 
 
 def run(plan=SMALL, broker="local:"):
@@ -132,15 +143,14 @@ def test_a_search_ends_at_the_objective(tmp_path):
 def test_a_soak_keeps_its_rate_and_an_overload_is_recovered_from(mode, tmp_path):
     """All of it is answered, however late, with every id right; the memory is told throughout."""
     saved = tmp_path / "load.json"
-    done = CliRunner().invoke(
-        app,
+    done = command(
         [
             *("bench", "pipeline", "-t", f"small={shipped_path()}", "--mode", mode),
             *("--rates", "30", "--seconds", "1", "--minutes", "0.05", "--sessions", "3"),
             *("--most-tokens", "2000", "--partitions", "1", "--save", str(saved)),
         ],
     )
-    assert done.exit_code == 0, done.output
+    assert done.returncode == 0, done.stderr
     result = json.loads(saved.read_text())
     rates = [p["rate"] for p in result["points"]]
     assert rates == ([30.0] * 3 if mode == "soak" else [15.0, 15.0, 90.0, 15.0, 15.0])
@@ -201,8 +211,7 @@ def test_an_answer_that_comes_twice_makes_the_run_wrong(monkeypatch):
 def test_a_worker_process_is_measured_through_kafka(kafka_bootstrap, tmp_path):
     """The command as a user runs it, with a worker of its own; its CPU and memory are told."""
     saved = tmp_path / "load.json"
-    done = CliRunner().invoke(
-        app,
+    done = command(
         [
             *("bench", "pipeline", "-t", f"small={shipped_path()}", "--rates", "40"),
             *("--broker", f"kafka://{kafka_bootstrap}", "--seconds", "1", "--sessions", "4"),
@@ -210,7 +219,7 @@ def test_a_worker_process_is_measured_through_kafka(kafka_bootstrap, tmp_path):
             *("--set", "batch_records=64", "--save", str(saved), "--json"),
         ],
     )
-    assert done.exit_code == 0, done.output
+    assert done.returncode == 0, done.stderr
     result = json.loads(saved.read_text())
     assert result["exact"]
     assert result["worker"] == {"batch_records": "64"}
