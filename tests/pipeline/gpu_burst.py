@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from pipeline_harness import Backend, Hands, Running, local_backend, make_settin
 from shim_card import Cards
 
 from toktier_stream.broker.port import OutRecord
+from toktier_stream.cli.worker import SWITCH_S
 from toktier_stream.config import MIB
 from toktier_stream.wire.codec import encode_event
 from toktier_stream.wire.messages import AppendEvent, Edit, Reset, TokenUpdate
@@ -152,6 +154,7 @@ def main() -> None:
     parser.add_argument("--appends", type=int, default=500)
     parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args()
+    sys.setswitchinterval(SWITCH_S)  # as a worker's process does
     with tempfile.TemporaryDirectory() as folder:
         backend, state = local_backend(), Path(folder)
         burst = asyncio.run(measure(backend, state, options.appends, device=not options.cpu))
