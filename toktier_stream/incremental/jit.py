@@ -7,9 +7,8 @@ import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -17,7 +16,6 @@ from numba import types
 from numba.extending import intrinsic
 
 from toktier_stream.tokenizer import jit
-from toktier_stream.tokenizer.paths import cache_root
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,19 +30,8 @@ def source_hash() -> str:
 
 
 def kernel(function: F) -> F:
-    """Compile ``function`` to machine code on first call; it releases the GIL while it runs.
-
-    Where the cache folder cannot be written, it is compiled anew in each process.
-    """
-    config: Any = numba.config
-    previous = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_root() / "kernels" / source_hash())
-    try:
-        return cast(F, numba.njit(nogil=True, cache=True)(function))
-    except OSError:
-        return cast(F, numba.njit(nogil=True)(function))
-    finally:
-        config.CACHE_DIR = previous
+    """Compile ``function`` to machine code on first call; it releases the GIL while it runs."""
+    return jit.cached(function, source_hash())
 
 
 @intrinsic

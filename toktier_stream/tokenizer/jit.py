@@ -55,20 +55,26 @@ def source_hash() -> str:
     return digest.hexdigest()[:24]
 
 
-def entry(function: F) -> F:
+def cached(function: F, sources: str) -> F:
     """Compile a function that Python calls: releases the GIL, machine code kept on disk.
 
-    Where the cache folder cannot be written, it is compiled anew in each process.
+    ``sources`` is a hash over all that it can call. Where the cache folder cannot be written, it is
+    compiled anew in each process.
     """
     config: Any = numba.config
     previous = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_root() / "kernels" / source_hash())
+    config.CACHE_DIR = str(cache_root() / "kernels" / sources)
     try:
         return cast(F, numba.njit(nogil=True, cache=True)(function))
     except OSError:
         return cast(F, numba.njit(nogil=True)(function))
     finally:
         config.CACHE_DIR = previous
+
+
+def entry(function: F) -> F:
+    """:func:`cached`, for the kernels of this room."""
+    return cached(function, source_hash())
 
 
 def inner(function: F) -> F:
