@@ -66,6 +66,11 @@ class Settings(BaseSettings):
 
     state_dir: Path = Field(Path("state"), description="LMDB stores, one folder per partition")
     store_map_bytes: int = Field(64 * GIB, ge=MIB, description="sparse map of one partition")
+    store_sync: bool = Field(
+        default=False,
+        description="commits wait for the disk; if not, a crash of the machine (not of the worker) "
+        "costs a restore from the changelog",
+    )
     hot_bytes: int = Field(256 * MIB, ge=0, description="decoded sessions kept in memory, each")
     session_ttl_s: float = Field(86_400, gt=0, description="removed this long after last touch")
     quota_bytes: int = Field(0, ge=0, description="stored bytes per partition; 0: no quota")

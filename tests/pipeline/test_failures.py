@@ -124,6 +124,29 @@ async def test_a_damaged_file_ends_the_worker_and_the_next_restores(backend, sta
     assert [a.revision for a in h.answers] == [1, 2, 3]
 
 
+async def test_after_a_crash_of_the_machine_the_changelog_gives_everything_back(
+    backend, state_dir, hands
+):
+    """A worker's commits are left to the system; a mark of another boot tells that the system
+    ended with them. What is on the disk may look sound: here it is even older than it says."""
+    settings = make_settings(backend, state_dir, partitions=1, verify_rate=0)
+    folder = state_dir / f"{settings.topic_appends}-0"
+    async with Running(backend, settings):
+        h = await hands(settings)
+        await h.reset("s", 1, "a text of some pages, " * 2000)
+        assert (folder / "unsynced").exists()
+    assert not (folder / "unsynced").exists()
+    older = (folder / "data.mdb").read_bytes()
+    async with Running(backend, settings):
+        await h.append("s", 2, " more")
+    (folder / "data.mdb").write_bytes(older)
+    (folder / "unsynced").write_text("another boot")
+    async with Running(backend, settings):
+        assert (await h.append("s", 3, " and more")).status is Status.OK
+        assert (folder / "damaged-data.mdb").exists()
+    assert [a.revision for a in h.answers] == [1, 2, 3]
+
+
 async def test_a_session_set_aside_does_not_repeat_its_ids(backend, state_dir, hands):
     """What the verifier found wrong, or what misses an event, is not sent again: not even to who
     repeats an event and asks for the full stream."""

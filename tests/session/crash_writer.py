@@ -17,11 +17,11 @@ from toktier_stream.session.store import Store
 
 
 def main(folder: Path, seed: int) -> None:
-    """Go on from what the store says."""
+    """Go on from what the store says. Every other seed leaves its commits to the system."""
     encoder = MadeUp()
     choose = random.Random(seed)
     words = [b" word", b" other", b" 123", b" a", b".\n", " é".encode()]
-    with Store.open(folder / "store", map_bytes=32 << 20) as store:
+    with Store.open(folder / "store", map_bytes=32 << 20, sync=seed % 2 == 0) as store:
         print("open", flush=True)
         while True:
             number = store.changelog_offset + 1

@@ -46,6 +46,7 @@ def test_kill_loop(tmp_path: Path) -> None:
         writer.wait()
         reported = max([reported, *map(int, writer.stdout.read().split())])
 
+        assert (tmp_path / "store" / "unsynced").exists() == (crash % 2 == 1)
         with Store.open(tmp_path / "store", map_bytes=32 << 20) as store:
             stands = store.changelog_offset
             assert store.source_offset == stands * 3

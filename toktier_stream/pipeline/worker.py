@@ -283,6 +283,7 @@ class Worker:
                 hot_bytes=s.hot_bytes,
                 ttl_ms=round(s.session_ttl_s * 1000),
                 quota_bytes=s.quota_bytes,
+                sync=s.store_sync,
             )
             self._stores[partition] = store
         return store

@@ -11,7 +11,11 @@ from typing import Final
 
 import lmdb
 
+from toktier_stream import telemetry
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session import unsynced
+
+_LOG = telemetry.logger(__name__)
 
 FORMAT: Final = b"toktier-stream store 1"
 
@@ -27,23 +31,31 @@ _DAMAGE: Final = (
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
-def open_environment(folder: Path, map_bytes: int) -> lmdb.Environment:
+def open_environment(folder: Path, map_bytes: int, *, sync: bool) -> lmdb.Environment:
     """Open or create it, with room beyond ``map_bytes`` so that something can always be removed.
 
-    A file in which damage was met before is set aside first: all of it is in the changelog.
-    Raises ``STORE_FORMAT``, ``STORE_FULL`` or ``STORE_DAMAGED``.
+    A file in which damage was met before, or that a crash of the machine may have left without
+    what was committed, is set aside first: all of it is in the changelog. ``sync``: a commit waits
+    for the disk. Raises ``STORE_FORMAT``, ``STORE_FULL`` or ``STORE_DAMAGED``.
     """
-    if (folder / DAMAGED).exists():
+    damaged = (folder / DAMAGED).exists()
+    if damaged or not unsynced.trusted(folder):
+        _LOG.warning("store_set_aside", path=str(folder), damaged=damaged)
         with suppress(FileNotFoundError):
             (folder / "data.mdb").replace(folder / SET_ASIDE)
         (folder / "lock.mdb").unlink(missing_ok=True)
-        (folder / DAMAGED).unlink()
+        (folder / DAMAGED).unlink(missing_ok=True)
+        with told(folder):
+            unsynced.clear(folder)
+    if not sync:
+        with told(folder):
+            unsynced.mark(folder)
     page = 4096
     size = (map_bytes + max(_RESERVE, map_bytes // 16)) // page * page
     with told(folder):
         env = lmdb.open(
             str(folder), map_size=size, mode=0o700, max_dbs=4, max_spare_txns=2,
-            metasync=False, readahead=False,
+            sync=sync, metasync=False, readahead=False,
         )  # fmt: skip
     try:
         empty = env.stat()["entries"] == 0
@@ -54,6 +66,10 @@ def open_environment(folder: Path, map_bytes: int) -> lmdb.Environment:
             found = txn.get(b"format", db=meta)
             if found != FORMAT:
                 raise ToktierError(Code.STORE_FORMAT, str(folder))
+        if sync:
+            with told(folder):
+                env.sync(True)
+                unsynced.clear(folder)
     except BaseException:
         env.close()
         raise
@@ -75,11 +91,15 @@ def stored_map_bytes(folder: Path) -> int:
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """LMDB's errors as ours: no room, or nothing that can be used any more."""
+    """LMDB's errors as ours, and the system's: no room, or nothing that can be used any more."""
     try:
         yield
     except lmdb.Error as error:
         raise ours(path, error) from error
+    except OSError as error:
+        full = error.errno in _NO_ROOM
+        code = Code.STORE_FULL if full else Code.STORE_FORMAT
+        raise ToktierError(code, f"{path}: {error.strerror}") from error
 
 
 def ours(path: Path, error: lmdb.Error) -> ToktierError:

@@ -15,8 +15,9 @@ and pages are never renumbered. Their position sums stand in that tree, not in t
 would have to rewrite every page behind it otherwise.
 
 LMDB may lag behind the changelog, it never leads: a batch is committed here after it is committed
-there, and what a crash takes away is replayed. Commits are atomic, and the environment is written
-so that a crash of the machine undoes at most the last ones (``metasync`` off, ``sync`` on).
+there, and what a crash takes away is replayed. Commits are atomic. A crash of the process undoes
+none; a crash of the machine undoes at most the last ones (``sync``), or all of them, and then the
+file is known not to be trusted (unsynced.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import lmdb
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import header as headers
+from toktier_stream.session import unsynced
 from toktier_stream.session.batch import (
     KEY_BYTES,
     PAGE,
@@ -150,12 +152,14 @@ class Store:
         hot_bytes: int = 256 << 20,
         ttl_ms: int = 86_400_000,
         quota_bytes: int = 0,
+        sync: bool = True,
     ) -> Store:
         """Open or create the store in the folder ``path`` (mode 0700, files 0600).
 
         ``map_bytes``: the most it may hold on disk (sparse, never resized; 0: as an existing store
         was made); ``hot_bytes``: memory for live sessions; ``ttl_ms``: see :meth:`expired`;
-        ``quota_bytes``: see :meth:`over_quota`, 0 for none. A damaged file is set aside
+        ``quota_bytes``: see :meth:`over_quota`, 0 for none; ``sync``: commits wait for the disk,
+        so that a crash of the machine does not cost the store. A damaged file is set aside
         (``damaged-data.mdb``), and the store begins empty. Raises ``STORE_BUSY``, ``STORE_FORMAT``
         or ``STORE_FULL``.
         """
@@ -174,9 +178,11 @@ class Store:
         with ExitStack() as undo:
             undo.callback(os.close, lock)
             map_bytes = map_bytes or stored_map_bytes(folder)
+            # Where nothing tells one boot from another, commits cannot be left to the system.
+            sync = sync or not unsynced.boot()
 
             def opened() -> Store:
-                env = open_environment(folder, map_bytes)
+                env = open_environment(folder, map_bytes, sync=sync)
                 with ExitStack() as failed:
                     failed.callback(env.close)
                     with told(folder):
@@ -212,6 +218,7 @@ class Store:
                 self._lock = -1
                 with told(self.path):
                     self._env.sync(True)
+                    unsynced.clear(self.path)
 
     def __enter__(self) -> Store:
         return self
