@@ -36,6 +36,16 @@ def kafka_options(bootstrap: str, **settings: Any) -> KafkaOptions:
     return KafkaOptions(bootstrap_servers=bootstrap, **usual | settings)
 
 
+class Message:
+    """As much of aiokafka's record as a consumer or a reader looks at."""
+
+    topic, partition, key, headers, timestamp = "t", 0, b"k", (), 0
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.value = b"%d" % offset
+
+
 class _Stoppable(Protocol):
     async def stop(self) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_harness import WITHIN_S, Bench, committed_at, unique, values
+from broker_harness import WITHIN_S, Bench, Member, committed_at, unique, values
 
 from toktier_stream.broker.port import Committed, OutRecord
 from toktier_stream.errors import Code, ToktierError
@@ -160,14 +160,20 @@ async def test_a_new_member_goes_on_from_the_committed_offset(bench: Bench) -> N
     assert len([r for r in records if r.partition == 1]) == 10
 
 
-async def test_a_second_member_takes_over_half(bench: Bench) -> None:
-    """Joining revokes everything, then shares are equal, disjoint and complete."""
-    topic = await bench.topic(4)
-    group = unique("group")
+async def two_members(bench: Bench, topic: str, group: str) -> tuple[Member, Member]:
+    """One that had everything, and one that came later."""
     first = await bench.member(topic, group)
     polling = asyncio.create_task(first.until(lambda: len(first.assigned) > 1))
     second = await bench.member(topic, group)
     await polling
+    return first, second
+
+
+async def test_a_second_member_takes_over_half(bench: Bench) -> None:
+    """Joining revokes everything, then shares are equal, disjoint and complete."""
+    topic = await bench.topic(4)
+    group = unique("group")
+    first, second = await two_members(bench, topic, group)
     assert first.revoked == [frozenset({0, 1, 2, 3})]
     assert len(first.held) == len(second.held) == 2
     assert first.held | second.held == {0, 1, 2, 3}
@@ -177,10 +183,7 @@ async def test_the_rest_gets_what_a_leaving_member_had(bench: Bench) -> None:
     """After a member stops, the other holds everything and continues from its commits."""
     topic = await bench.topic(2)
     group = unique("group")
-    first = await bench.member(topic, group)
-    polling = asyncio.create_task(first.until(lambda: len(first.assigned) > 1))
-    second = await bench.member(topic, group)
-    await polling
+    first, second = await two_members(bench, topic, group)
     (theirs,) = second.held
     await bench.send(numbered(topic, 10, theirs))
     polling = asyncio.create_task(first.until(lambda: len(first.held) == 2))
@@ -197,10 +200,7 @@ async def test_a_member_beyond_the_partitions_gets_an_empty_share(bench: Bench) 
     """An empty assignment is told, and its member's polls wait and deliver nothing."""
     topic = await bench.topic()
     group = unique("group")
-    first = await bench.member(topic, group)
-    polling = asyncio.create_task(first.until(lambda: len(first.assigned) > 1))
-    second = await bench.member(topic, group)
-    await polling
+    first, second = await two_members(bench, topic, group)
     assert {first.held, second.held} == {frozenset({0}), frozenset()}
     idle = second if not second.held else first
     assert await idle.silent()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from broker_harness import values
+from broker_harness import Message, values
 
 from toktier_stream.broker.kafka import KafkaOptions
 from toktier_stream.broker.kafka.admin import KafkaAdmin
@@ -17,16 +17,6 @@ from toktier_stream.broker.port import Committed
 from toktier_stream.errors import Code, ToktierError
 
 ZERO = TopicPartition("t", 0)
-
-
-class Message:
-    """As much of aiokafka's record as a consumer looks at."""
-
-    topic, partition, key, headers, timestamp = "t", 0, b"k", (), 0
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        self.value = b"%d" % offset
 
 
 class FakeConsumer:

@@ -11,7 +11,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import NodeNotReadyError
 from aiokafka.protocol.commit import OffsetFetchResponse_v3
-from broker_harness import nothing_left_running
+from broker_harness import Message, nothing_left_running
 
 from toktier_stream.broker.connect import open_broker
 from toktier_stream.broker.kafka import KafkaBroker, KafkaOptions
@@ -154,16 +154,6 @@ async def test_a_refusing_coordinator_is_an_error() -> None:
     with pytest.raises(ToktierError) as refused:
         await admin_of(FakeCoordinator(FORBIDDEN)).committed("g", "t", 0)
     assert refused.value.code is Code.BROKER_ERROR
-
-
-class Message:
-    """As much of aiokafka's record as a reader looks at."""
-
-    topic, partition, key, headers, timestamp = "t", 0, b"k", (), 0
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        self.value = b"%d" % offset
 
 
 class FakeConsumer:

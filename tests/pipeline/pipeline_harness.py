@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from toktier_stream.broker.cluster import LocalCluster
@@ -98,12 +97,7 @@ class Running(AbstractAsyncContextManager["Running"]):
             self.task.result()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self.worker.stop()
         if self.task is not None:
             await self.task

@@ -110,15 +110,20 @@ def test_on_the_cpu(lane: Callable[..., Lane], threads: int) -> None:
     assert at.batcher.held_bytes == 0
 
 
-def test_a_burst_is_one_launch(lane: Callable[..., Lane]) -> None:
-    """What gathers while the device is busy leaves in batches, within its limits."""
-    device = Device(max_texts=8, max_bytes=1 << 16)
-    at = lane(device)
+def behind_the_first(at: Lane, device: Device) -> None:
+    """All texts are submitted, and the device is busy with the first until its gate opens."""
     device.gate.clear()
     at.submit(TEXTS[0])
     assert device.busy.wait(WITHIN_S)
     for text in TEXTS[1:]:
         at.submit(text)
+
+
+def test_a_burst_is_one_launch(lane: Callable[..., Lane]) -> None:
+    """What gathers while the device is busy leaves in batches, within its limits."""
+    device = Device(max_texts=8, max_bytes=1 << 16)
+    at = lane(device)
+    behind_the_first(at, device)
     device.gate.set()
     at.wait(len(TEXTS))
     sizes = [len(b) for b in device.batches]
@@ -179,11 +184,7 @@ def test_a_device_that_fails(lane: Callable[..., Lane], how: str) -> None:
     if how == "leaves all":
         device.leaves = lambda _: "device"
     at = lane(device)
-    device.gate.clear()
-    at.submit(TEXTS[0])
-    assert device.busy.wait(WITHIN_S)
-    for text in TEXTS[1:]:
-        at.submit(text)
+    behind_the_first(at, device)
     device.works = how != "is given up"
     device.gate.set()
     at.wait(len(TEXTS))
