@@ -247,7 +247,7 @@ def test_every_runbook_has_its_alert_and_names_what_exists(names: dict[str, set[
 # Events of the log that runbooks name.
 LOGGED = {
     "verifier_mismatch", "partition_stalled", "worker_failed", "restore_progress", "restore_slow",
-    "gpu_lost", "device_damaged_tokens",
+    "gpu_lost", "device_damaged_tokens", "store_set_aside",
 }  # fmt: skip
 
 
