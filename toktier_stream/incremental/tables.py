@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.incremental import automaton, centroid, walk
+from toktier_stream.incremental import automaton, centroid, layout
 from toktier_stream.incremental.automaton import Automaton
 from toktier_stream.incremental.canonical import normalize
 from toktier_stream.incremental.centroid import Centroids
@@ -22,10 +22,8 @@ from toktier_stream.incremental.search import Search
 DEEPEST_WALK = 32
 """In a deeper forest the walk has no useful worst case; the centroid search takes over."""
 
-FORMAT = 2
+FORMAT = 3
 """Version of the stored arrays. Tables of another version are not read, they are built again."""
-
-_LAID_OUT = ("kids", "pairs", "buckets")
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Tables:
     automaton: Automaton
 
     @cached_property
-    def steps(self) -> walk.Steps:
+    def steps(self) -> layout.Steps:
         """The layout of the walk."""
-        return walk.index(self.forest)
+        return layout.index(self.forest)
 
     @cached_property
     def centroids(self) -> Centroids:
@@ -88,7 +86,7 @@ class Tables:
                 out["forest_" + field.name] = getattr(self.forest, field.name)
         for name, array in self.automaton._asdict().items():
             out["automaton_" + name] = array
-        for name in _LAID_OUT:
+        for name in layout.STORED:
             out["steps_" + name] = getattr(self.steps, name)
         return out
 
@@ -114,8 +112,8 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Tables:
         forest=Forest(**{n: _shared(arrays["forest_" + n]) for n in names}, depth=depth),
         automaton=Automaton(*(_shared(arrays["automaton_" + n]) for n in Automaton._fields)),
     )
-    laid_out = (arrays["steps_" + name] for name in _LAID_OUT)
-    found.__dict__["steps"] = walk.laid_out(found.forest, *laid_out)
+    laid_out = (arrays["steps_" + name] for name in layout.STORED)
+    found.__dict__["steps"] = layout.laid_out(found.forest, *laid_out)
     return found
 
 

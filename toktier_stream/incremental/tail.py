@@ -39,7 +39,7 @@ from toktier_stream.incremental.rules import Ints, Longs, Symbols
 from toktier_stream.incremental.search import Search
 from toktier_stream.incremental.state import State
 from toktier_stream.incremental.tables import Tables
-from toktier_stream.incremental.walk import Steps, walk_on
+from toktier_stream.incremental.walk import Laid, walk_on
 from toktier_stream.tokenizer.encoder import Compiled
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.tokenizer.literals import grows_from, longest_at
@@ -157,10 +157,11 @@ class Follower:
             (m.next_state, np.uint16), (m.action, np.uint16), (m.class_of, np.uint8),
             (m.program_start, np.int32), (m.program, np.int16), (literals.first, np.bool_),
             (literals.edges, np.uint64), (literals.final, np.int64), (self._kinds, np.uint8),
-            (steps.kids, np.uint32), (steps.pairs, np.uint32), (steps.buckets, np.uint32),
-            (steps.root, np.int32), (steps.symbol, np.int32), (tables.forest.length, np.int32),
+            (steps.kids, np.uint32), (steps.marks, np.uint64), (steps.sign, np.uint16),
+            (steps.pairs, np.uint32), (steps.buckets, np.uint32), (tables.forest.length, np.int32),
             (tokens_of, np.uint64), (child, np.int32), (label, np.uint8), (whole, np.int64),
-            (np.array(numbers), np.int64), (machine.live, np.int64), (steps.flags, np.uint64),
+            (np.array(numbers), np.int64), (machine.live, np.int64), (steps.root, np.int32),
+            (steps.symbol, np.int32),
         )  # fmt: skip
 
     def begin(
@@ -383,14 +384,11 @@ def _follow(
     edges = carray(pointer(plan[6, 0]), (plan[6, 1],), np.uint64)
     final = carray(pointer(plan[7, 0]), (plan[7, 1],), np.int64)
     kinds = carray(pointer(plan[8, 0]), (plan[8, 1],), np.uint8)
-    steps = Steps(
-        carray(pointer(plan[9, 0]), (plan[9, 1], plan[9, 2]), np.uint32),
-        carray(pointer(plan[21, 0]), (plan[21, 1], plan[21, 2]), np.uint64),
-        carray(pointer(plan[10, 0]), (plan[10, 1], plan[10, 2]), np.uint32),
-        carray(pointer(plan[11, 0]), (plan[11, 1],), np.uint32),
-        carray(pointer(plan[12, 0]), (plan[12, 1],), np.int32),
-        carray(pointer(plan[13, 0]), (plan[13, 1],), np.int32),
-    )
+    steps = Laid(
+        np.uint64(plan[9, 0]), np.uint64(plan[10, 0]), np.uint64(plan[11, 0]),
+        np.uint64(plan[12, 0]), np.uint64(plan[13, 0]), np.uint64(plan[21, 0]),
+        np.uint64(plan[22, 0]), np.uint64(plan[21, 1]), np.uint64(0), np.uint64(plan[13, 1] - 2),
+    )  # fmt: skip
     tokens_of = carray(pointer(plan[15, 0]), (plan[15, 1],), np.uint64)
     child = carray(pointer(plan[16, 0]), (plan[16, 1],), np.int32)
     label = carray(pointer(plan[17, 0]), (plan[17, 1],), np.uint8)

@@ -11,222 +11,126 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from toktier_stream.incremental.forest import Forest
 from toktier_stream.incremental.jit import kernel
-from toktier_stream.incremental.rules import Ints, Longs, Symbols
+from toktier_stream.incremental.layout import FREE, LENGTH_BITS, MARK_BITS, Steps, home
+from toktier_stream.incremental.rules import Ints, Symbols
+from toktier_stream.tokenizer.jit import address_of, forced, load_text, load_u32, load_u64
 
-_DENSE = 512
-"""Up to this many symbols the pair table is a plain array, above a hash table."""
-_FINE = 4
-"""Buckets for each child of a root, about."""
-_FREE: Final = np.uint32(0xFFFFFFFF)
 _ONE: Final = np.uint64(1)
-_NONE: Final = np.uint64(0)
-
-Counts = npt.NDArray[np.uint32]
-Words = npt.NDArray[np.uint64]
-
-
-class Steps(NamedTuple):
-    """What the walk reads; unsigned, so that no place is held for one counted from the end.
-
-    ``kids``, uint32[K+1, 8]: a row for each non-root, by (parent, low): where its interval begins
-    and how wide it is, the node, its length, the rows of its own children, and 64 flags, which are
-    also column 3 of ``flags``, uint64[K+1, 4]: bit s modulo 64 is set if a child's left side ends
-    in symbol s. Most tokens can be told by it not to grow further. A row fills half a cache line;
-    the last one is of no node.
-
-    ``pairs``: for (last symbol, symbol before it), where the buckets of the root's children that
-    can match begin, and a shift; either at ``[last * A + before]`` (uint32[A*A, 2]) or hashed
-    (uint32[2^k, 4] with the two symbols first, :data:`_FREE` if free). ``buckets``: the last row
-    that begins at or before each ``1 << shift``-th node of the tree of the symbol before, and the
-    last row of all: so a search looks at one row or two, however many there are."""
-
-    kids: Counts
-    flags: Words
-    pairs: Counts
-    buckets: Counts
-    root: Ints
-    symbol: Ints
+_ROW: Final = np.uint64(3)
+"""A row of ``kids`` has 1 << 3 numbers."""
+_WIDE, _NODE, _SIZE, _BUCKET, _ORIGIN, _MARKS, _SPAN = (np.uint64(i) for i in range(1, 8))
+_SHIFT: Final = np.uint64(LENGTH_BITS)
+_LENGTH: Final = np.uint64((1 << LENGTH_BITS) - 1)
+_BITS: Final = np.uint64(MARK_BITS)
+_LOG: Final = np.uint64((1 << MARK_BITS) - 1)
+_WORD: Final = np.uint64(6)
+_IN_WORD: Final = np.uint64(63)
 
 
-def index(forest: Forest) -> Steps:
-    """Lay the forest out for the walk."""
-    inner = np.flatnonzero(forest.left).astype(np.int32)
-    parent = forest.right[inner]
-    order = np.lexsort((forest.low[inner], parent))
-    inner, parent = inner[order], parent[order]
-    bounds = np.searchsorted(parent, np.arange(forest.nodes + 2)).astype(np.int64)
-    kids = _aligned(len(inner) + 1)
-    low, high = forest.low[inner], forest.high[inner]
-    columns = (low, high - low, inner, forest.length[inner], bounds[inner], bounds[inner + 1])
-    for at, column in enumerate(columns):
-        kids[:-1, at] = column
-    _flag(kids, kids.view(np.uint64), forest.symbol[forest.left[inner]])
+class Laid(NamedTuple):
+    """Addresses of the arrays of :class:`Steps` as uint64: numba counts references to arrays, on
+    each use of one that comes out of a tuple. ``mask``: of the hashed pair table; where pairs are a
+    plain array it is 0, and ``width`` the number of symbols. ``nowhere``: the first of the buckets
+    of pairs without children."""
 
-    # A root's children by low lie together per last symbol of their left side.
-    under_root = np.flatnonzero(forest.left[parent] == 0).astype(np.int32)
-    last = forest.symbol[inner[under_root]].astype(np.int64)
-    before = forest.symbol[forest.left[inner[under_root]]].astype(np.int64)
-    symbols = len(forest.root)
-    keys, start, count = np.unique(last * symbols + before, return_index=True, return_counts=True)
-    begin = under_root[start].astype(np.int64) if len(keys) else np.zeros(0, dtype=np.int64)
-
-    # What stands before is a node of one tree, whose nodes are numbered in a row.
-    roots = np.sort(forest.root[forest.root > 0]).astype(np.int64)
-    origin = forest.root[keys % symbols].astype(np.int64)
-    beyond = np.append(roots, forest.nodes + 1)[np.searchsorted(roots, origin, side="right")]
-    size = beyond - origin
-    wide = np.maximum(1, size // (_FINE * count))
-    shift = np.ceil(np.log2(wide)).astype(np.int64)
-    number = ((size - 1) >> shift) + 1
-    offset = np.cumsum(number + 1) - number - 1
-    nowhere = int((number + 1).sum())  # two more, for pairs without children: the last row
-    buckets = np.full(nowhere + 2, len(inner), dtype=np.uint32)
-    _divide(kids, begin, begin + count, origin, shift, offset, number, buckets)
-    if symbols <= _DENSE:
-        pairs = np.full((symbols * symbols, 2), (nowhere, 31), dtype=np.uint32)
-        pairs[keys, 0], pairs[keys, 1] = offset, shift
-    else:
-        size = 16
-        while size < 2 * len(keys):
-            size *= 2
-        pairs = np.full((size, 4), _FREE, dtype=np.uint32)
-        rows = np.stack((keys // symbols, keys % symbols, offset, shift), axis=1)
-        _fill(pairs, rows.astype(np.uint32))
-    return _steps(forest, kids, pairs, buckets)
-
-
-def laid_out(forest: Forest, kids: Counts, pairs: Counts, buckets: Counts) -> Steps:
-    """The same from arrays that were stored."""
-    aligned = _aligned(len(kids))
-    aligned[:] = kids
-    return _steps(forest, aligned, pairs, buckets)
-
-
-def _steps(forest: Forest, kids: Counts, pairs: Counts, buckets: Counts) -> Steps:
-    flags = kids.view(np.uint64)
-    for array in (kids, flags, pairs, buckets):
-        array.setflags(write=False)
-    return Steps(kids, flags, pairs, buckets, forest.root, forest.symbol)
-
-
-def _aligned(rows: int) -> Counts:
-    """uint32[rows, 8], zero, that begins at a cache line."""
-    plain = np.zeros(8 * rows + 16, dtype=np.uint32)
-    skip = -plain.ctypes.data % 64 // 4
-    return plain[skip : skip + 8 * rows].reshape(rows, 8)
-
-
-@kernel
-def _flag(kids: Counts, flags: Words, last: Ints) -> None:
-    """``last``: of each row, the last symbol of the left side."""
-    for row in range(len(last)):
-        found = np.uint64(0)
-        for kid in range(kids[row, 4], kids[row, 5]):
-            found |= _ONE << np.uint64(last[kid] & 63)
-        flags[row, 3] = found
-
-
-@kernel
-def _divide(
-    kids: Counts,
-    begin: Longs,
-    end: Longs,
-    origin: Longs,
-    shift: Longs,
-    offset: Longs,
-    number: Longs,
-    buckets: Counts,
-) -> None:
-    for p in range(len(begin)):
-        row = begin[p]
-        for i in range(number[p]):
-            while row + 1 < end[p] and np.int64(kids[row + 1, 0]) <= origin[p] + (i << shift[p]):
-                row += 1
-            buckets[offset[p] + i] = row
-        buckets[offset[p] + number[p]] = end[p] - 1
-
-
-@kernel
-def _slot(pairs: Counts, last: Any, before: Any) -> int:
-    mask = len(pairs) - 1
-    h = np.int64(last) * 0x9E3779B1 + np.int64(before) * 0x85EBCA77
-    i = int(h >> 7) & mask
-    while pairs[i, 0] != _FREE and (pairs[i, 0] != last or pairs[i, 1] != before):
-        i = (i + 1) & mask
-    return i
-
-
-@kernel
-def _fill(pairs: Counts, rows: Counts) -> None:
-    for row in rows:
-        pairs[_slot(pairs, row[0], row[1])] = row
+    kids: Any
+    marks: Any
+    sign: Any
+    pairs: Any
+    buckets: Any
+    root: Any
+    symbol: Any
+    width: Any
+    mask: Any
+    nowhere: Any
 
 
 @kernel
 def walk(symbols: Symbols, theta: Ints, j: int, t: Steps) -> None:
     """Extend theta from prefix ``j`` by ``symbols``; theta must be long enough."""
-    walk_on(symbols, 0, len(symbols), theta, j, t)
+    mask = 0 if t.pairs.shape[1] == 2 else len(t.pairs) - 1
+    laid = Laid(
+        address_of(t.kids), address_of(t.marks), address_of(t.sign), address_of(t.pairs),
+        address_of(t.buckets), address_of(t.root), address_of(t.symbol), np.uint64(len(t.root)),
+        np.uint64(mask), np.uint64(len(t.buckets) - 2),
+    )  # fmt: skip
+    walk_on(symbols, 0, len(symbols), theta, j, laid)
 
 
 @kernel
-def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Steps) -> None:
+def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Laid) -> None:
     """The same by ``symbols[start:stop]``."""
-    kids, flags, pairs, buckets, root = t.kids, t.flags, t.pairs, t.buckets, t.root
-    dense = pairs.shape[1] == 2
-    width = np.uint64(len(root))
+    kids, marks, sign, root = t.kids, t.marks, t.sign, t.root
     goes_on = theta[j] > 0
     x = np.uint64(max(theta[j], 0))
-    before = np.uint64(t.symbol[x])
-    for i in range(start, stop):
+    before = np.uint64(load_u32(t.symbol, x))
+    at = np.uint64(j)
+    for i in range(np.uint64(start), np.uint64(stop)):
+        at += _ONE
         symbol = np.int64(symbols[i])
-        if symbol < 0 or root[symbol] == 0:
-            j += 1
-            theta[j] = min(symbol, np.int64(0))
+        if symbol < 0 or load_u32(root, np.uint64(symbol)) == 0:
+            theta[at] = min(symbol, np.int64(0))
             goes_on = False
             continue
         s = np.uint64(symbol)
-        u = np.uint64(root[s])
+        u = np.uint64(load_u32(root, s))
         if goes_on:
-            if dense:
-                cell = s * width + before
-                offset, shift = np.uint64(pairs[cell, 0]), np.uint64(pairs[cell, 1])
-            else:
-                slot = _slot(pairs, s, before)
-                offset, shift = np.uint64(len(buckets) - 2), np.uint64(31)
-                if pairs[slot, 0] != _FREE:
-                    offset, shift = np.uint64(pairs[slot, 2]), np.uint64(pairs[slot, 3])
-            # The last child with low <= x; intervals of one node's children are disjoint.
-            at = offset + ((x - np.uint64(root[before])) >> shift)
-            a = _last_from(kids, np.uint64(buckets[at]), np.uint64(buckets[at + _ONE]) + _ONE, x)
-            hit = x - np.uint64(kids[a, 0]) < np.uint64(kids[a, 1])
-            u = np.uint64(kids[a, 2]) if hit else u
-            grows = flags[a, 3] if hit else _NONE
-            while grows != 0:
-                y = max(theta[np.uint64(j + 1) - np.uint64(kids[a, 3])], 0)
-                if grows >> np.uint64(t.symbol[y] & 63) & _ONE == 0:
+            bucket, shift = _pair(t, s, before)
+            past = x - np.uint64(load_u32(root, before))
+            row = _last_from(kids, t.buckets, bucket + (past >> shift), x)
+            while x - np.uint64(load_u32(kids, row)) < np.uint64(load_u32(kids, row + _WIDE)):
+                u = np.uint64(load_u32(kids, row + _NODE))
+                # Whether a child of u can match what stands before u.
+                size = np.uint64(load_u32(kids, row + _SIZE))
+                x = np.uint64(max(theta[at - (size & _LENGTH)], 0))
+                span = np.uint64(load_u32(kids, row + _SPAN))
+                mark = load_text(sign, x + x) & ((_ONE << (span & _LOG)) - _ONE)
+                word = np.uint64(load_u32(kids, row + _MARKS)) + (mark >> _WORD)
+                if load_u64(marks, word) >> (mark & _IN_WORD) & _ONE == 0:
                     break
-                x = np.uint64(y)
-                a = _last_from(kids, np.uint64(kids[a, 4]), np.uint64(kids[a, 5]), x)
-                if x - np.uint64(kids[a, 0]) >= np.uint64(kids[a, 1]):
+                past = x - np.uint64(load_u32(kids, row + _ORIGIN))
+                if past >= span >> _BITS:
                     break
-                u = np.uint64(kids[a, 2])
-                grows = flags[a, 3]
-        j += 1
-        theta[j] = u
+                bucket = np.uint64(load_u32(kids, row + _BUCKET)) + (past >> (size >> _SHIFT))
+                row = _last_from(kids, t.buckets, bucket, x)
+        theta[at] = u
         x, before, goes_on = u, s, True
 
 
-@kernel
-def _last_from(kids: Counts, a: Any, b: Any, x: Any) -> Any:
-    """The last of the rows [a, b) that begins at or before x; a if none."""
-    while b - a > _ONE:
-        middle = (a + b) >> _ONE
-        if np.uint64(kids[middle, 0]) <= x:
+@forced
+def _pair(t: Laid, last: Any, before: Any) -> Any:
+    """The first bucket and the shift of a pair of symbols."""
+    if t.mask == 0:
+        cell = (last * t.width + before) << _ONE
+        return np.uint64(load_u32(t.pairs, cell)), np.uint64(load_u32(t.pairs, cell + _ONE))
+    at = home(last, before) & t.mask
+    while True:
+        cell = at << np.uint64(2)
+        found = load_u32(t.pairs, cell)
+        if found == FREE:
+            # The last two buckets are of pairs without children.
+            return t.nowhere, np.uint64(31)
+        if found == last and load_u32(t.pairs, cell + _ONE) == before:
+            break
+        at = (at + _ONE) & t.mask
+    return (
+        np.uint64(load_u32(t.pairs, cell + np.uint64(2))),
+        np.uint64(load_u32(t.pairs, cell + np.uint64(3))),
+    )
+
+
+@forced
+def _last_from(kids: Any, buckets: Any, bucket: Any, x: Any) -> Any:
+    """The last row of a bucket that begins at or before x, its first if none; times a row's
+    numbers. Intervals of one node's children are disjoint: no other row can hold x."""
+    a = np.uint64(load_u32(buckets, bucket))
+    b = np.uint64(load_u32(buckets, bucket + _ONE))
+    while a < b:
+        middle = (a + b + _ONE) >> _ONE
+        if np.uint64(load_u32(kids, middle << _ROW)) <= x:
             a = middle
         else:
-            b = middle
-    return a
+            b = middle - _ONE
+    return a << _ROW
