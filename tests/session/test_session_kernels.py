@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toktier_stream.session import kernels
+from toktier_stream.session import kernels, packing
 from toktier_stream.wire import digest
 
 ids = st.lists(st.integers(0, 2**32 - 2), max_size=40).map(lambda x: np.array(x, dtype=np.uint32))
@@ -91,57 +91,88 @@ def test_a_run_is_the_longest_around_its_cut(old: list, new: list, data: st.Data
     assert got == _twin_match(old, new, at[0], at[1], room)
 
 
-@given(lengths, st.sampled_from([4, 5]), st.integers(20, 400), st.booleans())
+def _cost(sizes: np.ndarray, per_token: int) -> int:
+    return sum(per_token + 8 * n + (32 if n >= packing.LONG else 0) for n in sizes.tolist())
+
+
+@given(lengths, st.sampled_from([20, 22, 36]), st.integers(160, 3200), st.booleans())
 def test_pages_hold_whole_characters_and_stay_in_bounds(
     values: np.ndarray, per_token: int, limit: int, even: bool
 ) -> None:
     """Cuts cover all tokens, stand right of a token with bytes, and no page is over its limit
     unless one character's tokens are."""
     target = limit // 2 if even else limit
-    pairs = kernels.page_cuts(values, per_token, target, limit).tolist()
+    pairs = packing.page_cuts(values, per_token, target, limit).tolist()
     cuts = [index for index, _ in pairs]
     assert [size for _, size in pairs] == [int(values[:index].sum()) for index in cuts]
-    costs = [per_token + n + (4 if n > 254 else 0) for n in values.tolist()]
     assert cuts == sorted(set(cuts))
     assert (cuts[-1] if cuts else 0) == len(values)
     start = 0
     for cut in cuts:
         assert cut == len(values) or values[cut - 1] > 0
         page = values[start:cut]
-        if sum(costs[start:cut]) > limit:
+        if _cost(page, per_token) > limit:
             assert np.count_nonzero(page) <= 1
         start = cut
 
 
+@given(lengths, st.sampled_from([20, 22, 36]), st.integers(160, 3200))
+def test_the_last_page_of_a_text_is_small_and_holds_what_may_change(
+    values: np.ndarray, per_token: int, limit: int
+) -> None:
+    """The other pages are those of the text left of the last tokens; the last page holds these, and
+    no more where it would be three quarters full."""
+    pairs = packing.end_cuts(values, per_token, limit).tolist()
+    n, kept = len(values), 0
+    for count in range(1, min(n, packing.LAST) + 1):
+        if 4 * _cost(values[n - count :], per_token) > limit:
+            break
+        if count == n or values[n - count - 1] > 0:
+            kept = count
+    want = packing.page_cuts(values[: n - kept], per_token, limit, limit).tolist()
+    if kept:
+        start = want[-2][0] if len(want) > 1 else 0
+        if want and 4 * _cost(values[start:], per_token) < 3 * limit:
+            want.pop()
+        want.append([n, int(values.sum())])
+    assert pairs == want
+
+
 @given(ids, st.data())
 def test_packed_tokens_unpack_to_themselves(values: np.ndarray, data: st.DataObject) -> None:
-    """For every id width and with escaped lengths."""
-    if data.draw(st.booleans()):
-        values = values % np.uint32(1 << 24)
+    """For every id width and with escaped lengths; the bits are those of one large number."""
+    values = values % np.uint32(1 << data.draw(st.integers(1, 31)))
     n = len(values)
     sizes = np.array(
-        data.draw(st.lists(st.integers(0, 70_000), min_size=n, max_size=n)), dtype=np.uint32
+        data.draw(st.lists(st.integers(0, 20) | st.integers(0, 70_000), min_size=n, max_size=n)),
+        dtype=np.uint32,
     )
     out = np.empty(9 * n, dtype=np.uint8)
-    written, width, escapes = kernels.pack(values, sizes, out)
-    assert width == (4 if n and values.max() >= 1 << 24 else 3)
-    assert written == n * (width + 1) + 4 * escapes
+    written, bits, escapes = packing.pack(values, sizes, out)
+    assert bits == max(1, int(values.max()).bit_length() if n else 0)
+    assert escapes == (sizes >= packing.LONG).sum()
+    plain = sum(
+        (int(i) | min(int(k), packing.LONG) << bits) << at * (bits + packing.LENGTH_BITS)
+        for at, (i, k) in enumerate(zip(values, sizes, strict=True))
+    )
+    packed = plain.to_bytes((n * (bits + packing.LENGTH_BITS) + 7) // 8, "little")
+    assert out[:written].tobytes() == packed + sizes[sizes >= packing.LONG].tobytes()
     back_ids, back_sizes = np.empty(n, dtype=np.uint32), np.empty(n, dtype=np.uint32)
-    kernels.unpack_ids(out[: n * width], width, back_ids)
-    escaped = np.frombuffer(out[n * (width + 1) : written].tobytes(), dtype="<u4")
-    total = kernels.unpack_lengths(out[n * width : n * (width + 1)], escaped, back_sizes)
+    total = packing.unpack(out[:written], bits, escapes, back_ids, back_sizes)
     assert back_ids.tolist() == values.tolist()
     assert back_sizes.tolist() == sizes.tolist()
     assert total == sizes.sum()
+    for wrong in {escapes - 1, escapes + 1} - {-1} if escapes else ():
+        assert packing.unpack(out[:written], bits, wrong, back_ids, back_sizes) == -1
 
 
 @given(ids, lengths)
 def test_measuring(values: np.ndarray, sizes: np.ndarray) -> None:
-    """Sum, longest length, largest id; of nothing: zeros."""
+    """Sum, longest length, bits of the largest id."""
     n = min(len(values), len(sizes))
     values, sizes = values[:n], sizes[:n]
     want = (int(sizes.sum()), int(sizes.max()), int(values.max())) if n else (0, 0, 0)
-    assert kernels.measure(values, sizes) == want
+    assert packing.measure(values, sizes) == (*want[:2], max(1, want[2].bit_length()))
 
 
 @given(st.text(max_size=30), st.integers(1, 40))

@@ -6,12 +6,11 @@ are cut once for all appends of a batch, when the batch is stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from toktier_stream.session.page import Page, Utf8
+from toktier_stream.session.page import Utf8
 from toktier_stream.session.splice import Splice, View
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.wire.messages import Evidence, Route
@@ -67,23 +66,20 @@ def moved(end: View, bytes_by: int, tokens_by: int) -> View:
     return end._replace(byte=end.byte + bytes_by, token=end.token + tokens_by)
 
 
-def from_page(end: View, pages: Sequence[Page]) -> View:
-    """An end from the start of one of its last pages on, :data:`LEAST` bytes or all; it holds no
-    memory of the rest."""
-    total = len(end.text)
-    least = LEAST if end.text[-LEAST:].isascii() else 4 * LEAST
-    size = tokens = 0
-    for page in reversed(pages):
-        size += page.bytes
-        tokens += page.tokens
-        if size >= least:
-            break
-    left, n = total - size, len(end.ids) - tokens
-    if left < LEAST:
+def least(end: View) -> int:
+    """Bytes of it that are worth keeping: a first window of any script."""
+    return LEAST if end.text[-LEAST:].isascii() else 4 * LEAST
+
+
+def shortened(end: View, token: int, byte: int) -> View:
+    """What is right of its first ``token`` tokens of ``byte`` bytes; it holds no memory of the
+    rest, where that is much."""
+    if byte < LEAST:
         return end
     return View(
-        end.byte + left, end.token + n, end.ids[n:].copy(), end.lengths[n:].copy(), end.text[left:]
-    )
+        end.byte + byte, end.token + token, end.ids[token:].copy(), end.lengths[token:].copy(),
+        end.text[byte:],
+    )  # fmt: skip
 
 
 def footprint(end: View | None) -> int:

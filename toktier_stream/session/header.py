@@ -1,28 +1,29 @@
 """What is stored of a session besides its pages: one small record, written with every change.
 
 Record (little-endian): a fixed part, then the path to the last page, the remembered revisions, the
-marks, the strings, and a CRC-32 of all of it. Its size grows with the logarithm of the session's.
+marks, the strings, the last page's record (page.py), and a CRC-32 of all of it. Its size grows with
+the logarithm of the session's.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.change import Settled
 from toktier_stream.session.giant import Mark
+from toktier_stream.session.page import Utf8
 from toktier_stream.session.tree import Spine
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 _QUARANTINED: Final = 1
 _CLOSED: Final = 2
 # version, flags, path steps, remembered revisions | revision, tokens, bytes, chars, digest,
 # touched | next number | lengths of fingerprint, tokenizer and session id | marks
-# and those of giant pieces | settled
-_FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHBBQ")
+# and those of giant pieces | settled | bytes of the last page
+_FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHBBQI")
 _STEP: Final = struct.Struct("<IIIII")
 _RECENT: Final = struct.Struct("<QQQ")
 _MARK: Final = struct.Struct("<QQ?Q")
@@ -31,12 +32,12 @@ _CRC: Final = struct.Struct("<I")
 _TOUCHED_AT: Final = 4 + 5 * 8
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """A session's header. Units: tokens, bytes and characters of its text; milliseconds since the
     epoch. ``recent`` holds (revision, content hash, digest) of the last applied events; ``marks``
     are those of growing.py, for families without cuts; ``open`` those of giant.py; ``settled``
-    counts tokens that no append changes (settled.py)."""
+    counts tokens that no append changes (settled.py); ``tail`` is the last page's record, empty
+    where the store has that page by itself."""
 
     session_id: bytes
     fingerprint: str = ""
@@ -55,42 +56,30 @@ class Header:
     marks: tuple[Settled, ...] = ()
     open: tuple[Mark, ...] = ()
     settled: int = 0
+    tail: Utf8 = b""
 
 
 def encode(header: Header) -> bytes:
     """The header's record."""
-    fingerprint = header.fingerprint.encode()
-    tokenizer = header.tokenizer.encode()
-    data = b"".join(
-        (
-            _FIXED.pack(
-                _VERSION,
-                _QUARANTINED * header.quarantined | _CLOSED * header.closed,
-                len(header.spine),
-                len(header.recent),
-                header.revision,
-                header.tokens,
-                header.bytes,
-                header.chars,
-                header.digest,
-                header.touched_ms,
-                header.next_number,
-                len(fingerprint),
-                len(tokenizer),
-                len(header.session_id),
-                len(header.marks),
-                len(header.open),
-                header.settled,
-            ),
-            *[_STEP.pack(s.number, s.crc, s.tokens, s.bytes, s.chars) for s in header.spine],
-            *[_RECENT.pack(*entry) for entry in header.recent],
-            *[_MARK.pack(m.size, m.tokens, m.inside, m.since) for m in header.marks],
-            *[_OPEN.pack(*mark) for mark in header.open],
-            fingerprint,
-            tokenizer,
-            header.session_id,
-        )
-    )
+    (
+        session_id, fingerprint, tokenizer, revision, tokens, size, chars, digest, touched,
+        quarantined, closed, recent, next_number, spine, marks, opened, settled, tail,
+    ) = header  # fmt: skip
+    names = (fingerprint.encode(), tokenizer.encode(), session_id)
+    fixed = _FIXED.pack(
+        _VERSION, _QUARANTINED * quarantined | _CLOSED * closed, len(spine), len(recent),
+        revision, tokens, size, chars, digest, touched, next_number, *map(len, names),
+        len(marks), len(opened), settled, len(tail),
+    )  # fmt: skip
+    parts = [fixed, *[_STEP.pack(*step) for step in spine]]
+    if recent:
+        parts += [_RECENT.pack(*entry) for entry in recent]
+    if marks or opened:
+        parts += [_MARK.pack(m.size, m.tokens, m.inside, m.since) for m in marks]
+        parts += [_OPEN.pack(*mark) for mark in opened]
+    parts += names
+    parts.append(tail)
+    data = b"".join(parts)
     return data + _CRC.pack(zlib.crc32(data))
 
 
@@ -101,7 +90,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
         raise ToktierError(Code.STORE_CORRUPT, "a session header fails its checksum")
     (
         version, flags, steps, remembered, revision, tokens, size, chars, digest, touched_ms,
-        next_number, fingerprint_size, tokenizer_size, id_size, marks, opened, settled,
+        next_number, fingerprint_size, tokenizer_size, id_size, marks, opened, settled, tail,
     ) = _FIXED.unpack_from(body)  # fmt: skip
     at = _FIXED.size
     recent_at = at + steps * _STEP.size
@@ -110,7 +99,10 @@ def decode(data: bytes, session_id: bytes) -> Header:
     strings_at = open_at + opened * _OPEN.size
     tokenizer_at = strings_at + fingerprint_size
     id_at = tokenizer_at + tokenizer_size
-    if version != _VERSION or len(body) != id_at + id_size or body[id_at:] != session_id:
+    tail_at = id_at + id_size
+    if version != _VERSION:
+        raise ToktierError(Code.STORE_CORRUPT, f"a session header of format {version}")
+    if len(body) != tail_at + tail or body[id_at:tail_at] != session_id:
         raise ToktierError(Code.STORE_CORRUPT, "a session header has another shape")
     return Header(
         session_id=session_id,
@@ -130,6 +122,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
         marks=tuple(Settled(*mark) for mark in _MARK.iter_unpack(body[marks_at:open_at])),
         open=tuple(Mark(*mark) for mark in _OPEN.iter_unpack(body[open_at:strings_at])),
         settled=settled,
+        tail=body[tail_at:],
     )
 
 

@@ -1,31 +1,42 @@
-"""Compiled loops of the session room: digests, token runs, page cuts, and the packing of ids.
-
-Plain loops in numba, each with a slow twin in the tests. Everything they compile to stands in this
-one file, so numba's cache on disk can tell by the file whether it is up to date.
+"""Compiled loops of the session room: digests, token runs, characters. Those of pages are in
+packing.py. Plain loops in numba, each with a slow twin in the tests.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from toktier_stream.tokenizer import jit
 from toktier_stream.wire import digest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 Bytes = npt.NDArray[np.uint8]
 Ids = npt.NDArray[np.uint32]
-Cuts = npt.NDArray[np.int64]
 
 
-def _kernel(function: F) -> F:
-    return cast(F, njit(nogil=True, cache=True)(function))
+@cache
+def _source_hash() -> str:
+    """A hash over all kernels of this room, and the compiler's version."""
+    found = hashlib.sha256(jit.source_hash().encode())
+    for name in ("kernels.py", "packing.py"):
+        found.update((Path(__file__).parent / name).read_bytes())
+    return found.hexdigest()[:24]
+
+
+def kernel(function: F) -> F:
+    """Compile a function to machine code, kept on disk; it releases the GIL while it runs."""
+    return jit.cached(function, _source_hash())
 
 
 _P: Final = np.uint64(digest.PRIME)
@@ -81,7 +92,7 @@ _eight: Any = intrinsic(_eight_typed)
 All products are summed, then reduced once."""
 
 
-@_kernel
+@kernel
 def _mul(a: Any, b: Any) -> Any:
     """a · b modulo 2^61 - 1, below it, for a · b below 2^124."""
     total = _product(a, b)
@@ -91,7 +102,7 @@ def _mul(a: Any, b: Any) -> Any:
     return total
 
 
-@_kernel
+@kernel
 def _power(base: Any, exponent: Any) -> Any:
     result = _ONE
     while exponent > 0:
@@ -102,8 +113,8 @@ def _power(base: Any, exponent: Any) -> Any:
     return result
 
 
-@_kernel
-def _extend(value: Any, ids: Any) -> Any:
+@kernel
+def extend_kernel(value: Any, ids: Any) -> Any:
     n = ids.shape[0]
     i = 0
     # Eight tokens at a time: one multiplication waits for another only once in eight.
@@ -131,17 +142,17 @@ def _extend(value: Any, ids: Any) -> Any:
     return value
 
 
-@_kernel
+@kernel
 def _replace_suffix(value: Any, dropped: Any, ids: Any) -> Any:
-    suffix = _extend(_ZERO, dropped)
+    suffix = extend_kernel(_ZERO, dropped)
     value = value + (_P - suffix)
     if value >= _P:
         value -= _P
     value = _mul(value, _power(_INVERSE, dropped.shape[0]))
-    return _extend(value, ids)
+    return extend_kernel(value, ids)
 
 
-@_kernel
+@kernel
 def _fold(tokens: Any, digests: Any) -> Any:
     value = _ZERO
     for i in range(tokens.shape[0]):
@@ -153,7 +164,7 @@ def _fold(tokens: Any, digests: Any) -> Any:
 
 def extend(value: int, ids: Ids) -> int:
     """The digest of a stream with digest ``value`` after appending ``ids``."""
-    return int(_extend(np.uint64(value), ids))
+    return int(extend_kernel(np.uint64(value), ids))
 
 
 def replace_suffix(value: int, dropped: Ids, ids: Ids) -> int:
@@ -166,7 +177,7 @@ def fold(tokens: npt.NDArray[np.int64], digests: npt.NDArray[np.uint64]) -> int:
     return int(_fold(tokens, digests))
 
 
-@_kernel
+@kernel
 def boundary_index(lengths: Any, position: Any) -> Any:
     """How many tokens end at or before byte ``position``; -1 if one of them spans it.
 
@@ -184,7 +195,7 @@ def boundary_index(lengths: Any, position: Any) -> Any:
     return -1
 
 
-@_kernel
+@kernel
 def run_right(
     old_ids: Any, old_lengths: Any, old: Any, new_ids: Any, new_lengths: Any, new: Any, room: Any
 ) -> Any:  # fmt: skip
@@ -211,7 +222,7 @@ def run_right(
     return whole, used
 
 
-@_kernel
+@kernel
 def run_left(
     old_ids: Any, old_lengths: Any, old: Any, new_ids: Any, new_lengths: Any, new: Any,
     room: Any, old_low: Any, new_low: Any,
@@ -236,7 +247,7 @@ def run_left(
     return whole, whole_used
 
 
-@_kernel
+@kernel
 def match(
     old_ids: Any, old_lengths: Any, old_position: Any, new_ids: Any, new_lengths: Any,
     new_position: Any, room_left: Any, room_right: Any,
@@ -257,21 +268,7 @@ def match(
     return old, new, left, left_bytes, right, right_bytes
 
 
-@_kernel
-def measure(ids: Any, lengths: Any) -> Any:
-    """(sum of lengths, longest length, largest id)."""
-    total: Any = 0
-    longest: Any = 0
-    largest: Any = 0
-    for i in range(lengths.shape[0]):
-        length = np.int64(lengths[i])
-        total += length
-        longest = max(longest, length)
-        largest = max(largest, np.int64(ids[i]))
-    return total, longest, largest
-
-
-@_kernel
+@kernel
 def match_end(
     old_ids: Any, old_lengths: Any, old_position: Any, new_ids: Any, new_lengths: Any,
     new_position: Any, room_left: Any, room_right: Any, value: Any, window: Any,
@@ -297,57 +294,7 @@ def match_end(
     return old, new, left, right, right_bytes, after, covered, run_chars, chars
 
 
-@_kernel
-def page_cuts(lengths: Any, per_token: Any, target: Any, limit: Any) -> Any:
-    """Where to cut a run of tokens into pages: int64[pages, 2], the token index and the byte at
-    which each page ends; the last is the end of all.
-
-    A page is closed once it costs ``target`` (encoded bytes without the page's own head), and
-    never costs more than ``limit`` unless one character's tokens do. No cut stands between tokens
-    of length 0 and the token that completes their character.
-    """
-    n = lengths.shape[0]
-    out = np.empty((n + 1, 2), dtype=np.int64)
-    pages = 0
-    size: Any = 0
-    cut_size: Any = 0
-    cost: Any = 0
-    cut = 0  # the last index at which this page may end
-    cut_cost = 0
-    start = 0
-    for i in range(n):
-        length = np.int64(lengths[i])
-        extra = length + per_token
-        if length > 254:
-            extra += 4
-        cost += extra
-        size += length
-        if length == 0:
-            continue
-        if cost > limit and cut > start:
-            out[pages, 0] = cut
-            out[pages, 1] = cut_size
-            pages += 1
-            start = cut
-            cost -= cut_cost
-        cut = i + 1
-        cut_cost = cost
-        cut_size = size
-        if cost >= target:
-            out[pages, 0] = cut
-            out[pages, 1] = size
-            pages += 1
-            start = cut
-            cost = 0
-            cut_cost = 0
-    if start < n:
-        out[pages, 0] = n
-        out[pages, 1] = size
-        pages += 1
-    return out[:pages]
-
-
-@_kernel
+@kernel
 def count_characters(text: Any) -> Any:
     """Characters of UTF-8 bytes: those that are not continuation bytes."""
     count = 0
@@ -357,7 +304,7 @@ def count_characters(text: Any) -> Any:
     return count
 
 
-@_kernel
+@kernel
 def left_offset(text: Any, characters: Any) -> Any:
     """The byte at which the last ``characters`` characters of ``text`` start; 0 if fewer."""
     i = text.shape[0]
@@ -370,7 +317,7 @@ def left_offset(text: Any, characters: Any) -> Any:
     return 0
 
 
-@_kernel
+@kernel
 def right_offset(text: Any, characters: Any) -> Any:
     """The byte at which the first ``characters`` characters of ``text`` end."""
     i = 0
@@ -381,128 +328,6 @@ def right_offset(text: Any, characters: Any) -> Any:
             characters -= 1
         i += 1
     return i
-
-
-@_kernel
-def pack(ids: Any, lengths: Any, out: Any) -> Any:
-    """Write ids, lengths and escapes as page.py has them into ``out`` (9 bytes a token suffice).
-
-    Returns (bytes written, bytes per id, number of escapes).
-    """
-    n = ids.shape[0]
-    width = 3
-    for i in range(n):
-        if ids[i] >= 1 << 24:
-            width = 4
-    at = 0
-    for i in range(n):
-        value = np.int64(ids[i])
-        for _ in range(width):
-            out[at] = value & 0xFF
-            value >>= 8
-            at += 1
-    escape = n * (width + 1)
-    for i in range(n):
-        value = np.int64(lengths[i])
-        if value > 254:
-            out[at] = 255
-            for _ in range(4):
-                out[escape] = value & 0xFF
-                value >>= 8
-                escape += 1
-        else:
-            out[at] = value
-        at += 1
-    return escape, width, (escape - n * (width + 1)) // 4
-
-
-@_kernel
-def paginate(ids: Any, lengths: Any, text: Any, room: Any, out: Any, table: Any) -> Any:
-    """Cut tokens at the end of a text into full pages and a last one, and write their records.
-
-    ``room`` is what a page may cost without its head. ``out`` takes the records, ``table``
-    (uint64[pages, 6]) what they hold: tokens, bytes, characters, digest, and where the record
-    starts and ends. Returns the number of pages; -1 if there is no such cut, or no room in ``out``
-    or ``table``, or the lengths do not sum to the text's.
-    """
-    total, longest, largest = measure(ids, lengths)
-    if total != text.shape[0] or longest > room // 2:
-        return -1
-    per_token = 4 if largest < 1 << 24 else 5
-    cuts = page_cuts(lengths, per_token, room, room)
-    pages = cuts.shape[0]
-    if pages > table.shape[0]:
-        return -1
-    at = 0
-    first = 0
-    start: Any = 0
-    for k in range(pages):
-        last, end = cuts[k, 0], cuts[k, 1]
-        n = last - first
-        if at + 10 + 9 * n + end - start > out.shape[0]:
-            return -1
-        size, width, escapes = pack(ids[first:last], lengths[first:last], out[at + 10 :])
-        if size + end - start > room or n > 0xFFFF:
-            return -1
-        table[k, 0] = n
-        table[k, 1] = end - start
-        table[k, 3] = _extend(_ZERO, ids[first:last])
-        table[k, 4] = at
-        out[at] = 1
-        out[at + 1] = width
-        out[at + 2] = n & 0xFF
-        out[at + 3] = n >> 8
-        out[at + 4] = escapes & 0xFF
-        out[at + 5] = escapes >> 8
-        value = end - start
-        for i in range(4):
-            out[at + 6 + i] = value & 0xFF
-            value >>= 8
-        at += 10 + size
-        characters = 0
-        for i in range(start, end):
-            byte = text[i]
-            out[at] = byte
-            at += 1
-            if byte & 0xC0 != 0x80:
-                characters += 1
-        table[k, 2] = characters
-        table[k, 5] = at
-        first, start = last, end
-    return pages
-
-
-@_kernel
-def unpack_ids(data: Any, width: Any, out: Any) -> Any:
-    """The ids that :func:`pack` wrote: fills ``out`` (uint32)."""
-    at = 0
-    for i in range(out.shape[0]):
-        value = np.uint32(0)
-        shift = np.uint32(0)
-        for _ in range(width):
-            value |= np.uint32(data[at]) << shift
-            shift += np.uint32(8)
-            at += 1
-        out[i] = value
-
-
-@_kernel
-def unpack_lengths(data: Any, escapes: Any, out: Any) -> Any:
-    """The lengths that :func:`pack` wrote. Returns the sum, or -1 if the escapes do not fit."""
-    count = 0
-    total: Any = 0
-    for i in range(out.shape[0]):
-        value = np.uint32(data[i])
-        if value == 255:
-            if count == escapes.shape[0]:
-                return -1
-            value = np.uint32(escapes[count])
-            count += 1
-        out[i] = value
-        total += np.int64(value)
-    if count != escapes.shape[0]:
-        return -1
-    return total
 
 
 def characters(text: bytes) -> int:

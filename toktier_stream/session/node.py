@@ -12,8 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,13 +20,16 @@ from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import kernels
 from toktier_stream.session.page import Page, Reader
 
+__all__ = ["Node", "Numbers", "Spine", "fold", "from_spine", "line"]
+
 NODE_KIND: Final = 2
 _HEAD: Final = struct.Struct("<BBH")
 _ROW: Final = struct.Struct("<IIIIIQ")
+LINE: Final = _ROW.size
+"""Bytes of what a record says of one child."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spine:
+class Spine(NamedTuple):
     """One step of the path from the root to the last page, as the header keeps it.
 
     ``crc`` 0: the node has no record because it has no child but the last.
@@ -65,6 +67,11 @@ class Numbers:
         """Freed numbers under which the store still has a record."""
         return sorted(n for n in self._free if n < self.stored_below)
 
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was freed."""
+        return not self._free
+
     def copy(self) -> Numbers:
         """The same state, to change independently."""
         other = Numbers(self.next)
@@ -74,6 +81,8 @@ class Numbers:
 
     def fork(self) -> Numbers:
         """What is left of this state once everything so far is in the store."""
+        if self.stored_below == self.next and not self._free:
+            return self  # copied before it is changed
         return Numbers(self.next)
 
 
@@ -81,12 +90,12 @@ class Node:
     """An inner node. Its children are read on demand; apart from that it never changes.
 
     ``crc`` and ``stored`` are of its record; ``open`` says whether that record leaves out the last
-    child.
+    child, which is then in memory. So may be the lines for the others, and all children.
     """
 
     __slots__ = (
-        "_digest", "_kids", "_spine", "bytes", "chars", "crc", "level", "number", "open", "row",
-        "stored", "tokens",
+        "_digest", "_kids", "_last", "_lines", "bytes", "chars", "crc", "level", "number", "open",
+        "row", "stored", "tokens",
     )  # fmt: skip
 
     def __init__(self, level: int, number: int, kids: list[Page | Node] | None) -> None:
@@ -97,7 +106,8 @@ class Node:
         self.stored = False
         self.open = False
         self._digest: int | None = None
-        self._spine: tuple[Spine, ...] = ()
+        self._last: Page | Node | None = None
+        self._lines: bytes | None = None
         self._kids = kids
         self.tokens = self.bytes = self.chars = 0
         for kid in kids or ():
@@ -118,14 +128,23 @@ class Node:
         """The children, without keeping them: for passes over a whole session."""
         if self._kids is not None:
             return self._kids
-        kids: list[Page | Node] = []
-        if self.crc:
-            kids = _decode(reader.read(self.number, self.crc), self.level, self.number)
-        if self._spine:
-            kids.append(from_spine(self._spine, self.level - 1))
+        kids = _decode(self.lines(reader), self.level)
+        if self._last is not None:
+            kids.append(self._last)
         if sum(k.bytes for k in kids) != self.bytes or sum(k.tokens for k in kids) != self.tokens:
             raise ToktierError(Code.STORE_CORRUPT, f"index record {self.number} has other sums")
         return kids
+
+    def lines(self, reader: Reader) -> bytes:
+        """What the node's record says of the children it lists. Raises ``STORE_CORRUPT``."""
+        if self._lines is not None:
+            return self._lines
+        lines = b""
+        if self.crc:
+            lines = _checked(reader.read(self.number, self.crc), self.level, self.number)
+        if self.open:
+            self._lines = lines
+        return lines
 
     def digest(self, reader: Reader) -> int:
         """The digest of the ids under this node."""
@@ -134,56 +153,128 @@ class Node:
         return self._digest
 
     @property
+    def last(self) -> Page | Node | None:
+        """The last child, if it is in memory."""
+        if self._kids:
+            return self._kids[-1]
+        return self._last
+
+    @property
     def loaded(self) -> Sequence[Page | Node]:
         """The children if they are in memory, else nothing."""
         return self._kids or ()
 
+    @property
+    def held(self) -> int:
+        """About how many bytes of memory the node takes, its children's contents not counted."""
+        size = 200
+        if self._lines is not None:
+            size += 40 + len(self._lines)
+        if self._kids is not None:
+            size += (260 if self.level == 0 else 200) * len(self._kids)
+        return size
+
     def unload(self) -> None:
-        """Forget the children of a stored closed node; they can be read again."""
-        if self.stored and not self.open:
+        """Forget the children of a stored node, an open one's last child apart; they can be read
+        again."""
+        if self.stored:
             self._kids = None
 
     def with_last(self, last: Sequence[Page | Node], reader: Reader) -> Node:
         """This node with others in the place of the last child; if it is one, an open node's
         record stays the same."""
-        kids = self.kids(reader).copy()
-        before = kids.pop()
-        kids.extend(last)
         node = Node(self.level, self.number, None)
-        node._kids = kids
-        node.tokens = self.tokens - before.tokens + sum([k.tokens for k in last])
-        node.bytes = self.bytes - before.bytes + sum([k.bytes for k in last])
-        node.chars = self.chars - before.chars + sum([k.chars for k in last])
-        if self.open and len(last) == 1:
-            node.crc, node.stored, node.open = self.crc, self.stored, True
+        if self.open and self.stored and len(last) == 1 and self._last is not None:
+            before = self._last
+            node.crc, node.stored, node.open = self.crc, True, True
+            node._lines, node._last = self._lines, last[0]
+        else:
+            kids = self.kids(reader).copy()
+            before = kids.pop()
+            kids.extend(last)
+            node._kids = kids
+            if self.open and len(last) == 1:
+                node.crc, node.stored, node.open = self.crc, self.stored, True
+                node._lines, node._last = self._lines, last[0]
+        node.tokens = self.tokens - before.tokens
+        node.bytes = self.bytes - before.bytes
+        node.chars = self.chars - before.chars
+        for kid in last:
+            node.tokens += kid.tokens
+            node.bytes += kid.bytes
+            node.chars += kid.chars
         return node
+
+    def followed(self, last: Page | Node, tokens: int, size: int, chars: int) -> Node:
+        """This open stored node with another last child, which holds so much more."""
+        node = object.__new__(Node)
+        node.level = self.level
+        node.number = self.number
+        node.crc = self.crc
+        node.row = b""
+        node.open = node.stored = True
+        node._digest = node._kids = None
+        node._lines = self._lines
+        node._last = last
+        node.tokens = self.tokens + tokens
+        node.bytes = self.bytes + size
+        node.chars = self.chars + chars
+        return node
+
+    def listing(self, lines: bytes) -> bytes:
+        """Have this new open node list these children before its last one; returns its record."""
+        self._lines = lines
+        data = _record(self.level, lines)
+        self.crc = zlib.crc32(data)
+        return data
 
     def rows(self, reader: Reader, *, is_open: bool) -> bytes:
         """The node's record in one of its forms; sets ``crc`` and ``open``."""
         kids = self.kids(reader)
         listed = kids[:-1] if is_open else kids
-        data = _HEAD.pack(NODE_KIND, self.level, len(listed)) + b"".join(
-            [k.row or _row(k, reader) for k in listed]
-        )
+        lines = b"".join([k.row or _row(k, reader) for k in listed])
+        data = _record(self.level, lines)
         self.crc = zlib.crc32(data) if listed else 0
         self.row = b""
         self.open = is_open
+        self._last = kids[-1] if is_open else None
+        self._lines = lines if is_open else None
         return data
 
+    def replaced_last(self, last: Page | Node) -> None:
+        """The same last child, by another object: it has a record now."""
+        self._last = last
+        if self._kids is not None:
+            self._kids[-1] = last
 
-def _row(kid: Page | Node, reader: Reader) -> bytes:
-    kid.row = _ROW.pack(kid.number, kid.crc, kid.tokens, kid.bytes, kid.chars, kid.digest(reader))
-    return kid.row
+
+def line(number: int, crc: int, tokens: int, size: int, chars: int, digest: int) -> bytes:
+    """What a node's record says of a child."""
+    return _ROW.pack(number, crc, tokens, size, chars, digest)
 
 
-def _decode(data: bytes, level: int, number: int) -> list[Page | Node]:
+def _record(level: int, lines: bytes) -> bytes:
+    return _HEAD.pack(NODE_KIND, level, len(lines) // _ROW.size) + lines
+
+
+def _checked(data: bytes, level: int, number: int) -> bytes:
+    """The lines of a record."""
     if len(data) < _HEAD.size:
         raise ToktierError(Code.STORE_CORRUPT, f"index record {number} is cut short")
     kind, stored_level, count = _HEAD.unpack_from(data)
     if kind != NODE_KIND or stored_level != level or len(data) != _HEAD.size + count * _ROW.size:
         raise ToktierError(Code.STORE_CORRUPT, f"index record {number} has another shape")
+    return data[_HEAD.size :]
+
+
+def _row(kid: Page | Node, reader: Reader) -> bytes:
+    kid.row = line(kid.number, kid.crc, kid.tokens, kid.bytes, kid.chars, kid.digest(reader))
+    return kid.row
+
+
+def _decode(lines: bytes, level: int) -> list[Page | Node]:
     kids: list[Page | Node] = []
-    for child, crc, tokens, size, chars, digest in _ROW.iter_unpack(data[_HEAD.size :]):
+    for child, crc, tokens, size, chars, digest in _ROW.iter_unpack(lines):
         if level == 0:
             kids.append(Page(child, tokens, size, chars, crc=crc, digest=digest))
         else:
@@ -200,14 +291,16 @@ def _stub(
     return node
 
 
-def from_spine(spine: Sequence[Spine], level: int) -> Page | Node:
-    """The subtree that ends in the last page, from the header's path; nothing is read yet."""
+def from_spine(spine: Sequence[Spine], level: int, tail: bytes = b"") -> Page | Node:
+    """The subtree that ends in the last page, from the header's path; nothing is read yet.
+    ``tail``: the last page's record where the header has it."""
     head = spine[0]
     if level < 0:
-        return Page(head.number, head.tokens, head.bytes, head.chars, crc=head.crc)
+        record = tail or None
+        return Page(head.number, head.tokens, head.bytes, head.chars, crc=head.crc, record=record)
     node = _stub(level, head.number, head.crc, head.tokens, head.bytes, head.chars, None)
     node.open = True
-    node._spine = tuple(spine[1:])
+    node._last = from_spine(spine[1:], level - 1, tail)
     return node
 
 

@@ -2,8 +2,9 @@
 
 Record (little-endian)::
 
-    kind u8 = 1 | id width u8 | tokens u16 | escapes u16 | text bytes u32
-    ids, ``width`` bytes each | lengths u8 each, 255 = escaped | escapes u32 each | text (UTF-8)
+    kind u8 = 3 | bits u8 | tokens u16 | escapes u16 | text bytes u32
+    tokens: id in ``bits`` bits, then length in 4, 15 = escaped; lowest bits first, without gaps
+    escaped lengths u32 each | text (UTF-8)
 
 A page is cut where a token ends, so its text may end inside a character when a character makes
 several tokens. One token can cover more text than a page may hold (a normalizer can drop a
@@ -25,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.session import kernels
+from toktier_stream.session import kernels, packing
 from toktier_stream.tokenizer.face import Ids
 
 Utf8 = bytes
@@ -34,7 +35,7 @@ Utf8 = bytes
 PAGE_BYTES: Final = 4080
 """Encoded size of a full page: what one LMDB overflow page (4096 bytes) holds without waste."""
 
-PAGE_KIND: Final = 1
+PAGE_KIND: Final = 3
 _HEAD: Final = struct.Struct("<BBHHI")
 _ROOM: Final = PAGE_BYTES - _HEAD.size
 _NONE: Final = np.zeros(0, dtype=np.uint32)
@@ -56,11 +57,16 @@ class Content(NamedTuple):
     text: bytes
 
 
+Written = tuple[int, int, int, int, bytes]
+"""A page as it was written: its tokens, bytes, characters, digest (0: not known), and record."""
+
+
 class Page:
     """A page of a session. Its content is read on demand; apart from that it never changes.
 
     ``crc`` is of its record and 0 until there is one; ``stored``: the record is in the store. A
-    page that is not stored has its content or its record in memory.
+    page that is not stored has its content or its record in memory; so has a text's last page,
+    whose record is a part of the header.
     """
 
     __slots__ = (
@@ -100,6 +106,19 @@ class Page:
         content = Content(ids, lengths, text)
         return cls(number, len(ids), len(text), kernels.characters(text), content=content)
 
+    @classmethod
+    def written(cls, number: int, one: Written) -> Page:
+        """A new page that has its record."""
+        page = cls.__new__(cls)
+        page.number = number
+        page.tokens, page.bytes, page.chars, page._digest, page._record = one
+        page._digest = page._digest or None
+        page._content = None
+        page.crc = 0
+        page.row = b""
+        page.stored = False
+        return page
+
     def content(self, reader: Reader) -> Content:
         """What the page holds; it stays in memory. Raises ``STORE_CORRUPT``."""
         if self._content is None:
@@ -127,53 +146,78 @@ class Page:
         return self._content is not None or self._record is not None
 
     def unload(self) -> None:
-        """Forget the content of a stored page; it can be read again."""
+        """Forget what can be had again from the record or the store."""
         if self.stored:
             self._content = self._record = None
+        elif self._record is not None:
+            self._content = None
+
+    @property
+    def held(self) -> int:
+        """About how many bytes of memory the content and the record take."""
+        size = 150
+        if self._record is not None:
+            size += 40 + len(self._record)
+        if self._content is not None:
+            size += 300 + 8 * self.tokens + self.bytes
+        return size
 
     def record(self) -> bytes:
         """The page's record; sets ``crc``. Only for a page that is in memory."""
-        if self._record is not None:
-            return self._record
-        if self._content is None:
-            raise ValueError("the page's content is not in memory")
-        data = encode(self._content)
-        self.crc = zlib.crc32(data)
-        return data
+        if self._record is None:
+            if self._content is None:
+                raise ValueError("the page's content is not in memory")
+            self._record = encode(self._content)
+        if not self.crc:
+            self.crc = zlib.crc32(self._record)
+        return self._record
+
+
+def write_end(
+    ids: Ids, lengths: Ids, text: bytes, token: int = 0, byte: int = 0, least: int = 0
+) -> tuple[list[Written], int, int] | None:
+    """The end of a text, from that token and byte on, as records of pages; and from which token and
+    byte on there are ``least`` bytes (or all) and the last page.
+
+    None where some token covers more text than goes into a page by itself, or the lengths do not
+    sum to the text's length (then :func:`cut` says so)."""
+    n, size = len(ids) - token, len(text) - byte
+    rough = 2 * (5 * n + size) // _ROOM + 4
+    out = np.empty(9 * n + size + 16 * rough, dtype=np.uint8)
+    table = np.empty((rough, 6), dtype=np.uint64)
+    count = packing.paginate(
+        ids, lengths, np.frombuffer(text, np.uint8), token, byte, _ROOM, least, out, table
+    )
+    if count < 0:
+        return None
+    rows = table[: count + 1].tolist()
+    place = rows.pop()
+    found = [
+        (tokens, size, chars, digest, out[start:end].tobytes())
+        for tokens, size, chars, digest, start, end in rows
+    ]
+    return found, place[0], place[1]
 
 
 def full_pages(ids: Ids, lengths: Ids, text: bytes, numbers: Iterator[int]) -> list[Page] | None:
-    """Pages for the end of a text, their records made at once; None where some token covers more
-    text than goes into a page by itself, or the lengths do not sum to the text's length (then
-    :func:`cut` says so)."""
-    n = len(ids)
-    rough = 2 * (5 * n + len(text)) // _ROOM + 2
-    out = np.empty(9 * n + len(text) + 16 * rough, dtype=np.uint8)
-    table = np.empty((rough, 6), dtype=np.uint64)
-    count = kernels.paginate(ids, lengths, np.frombuffer(text, np.uint8), _ROOM, out, table)
-    if count < 0:
+    """:func:`write_end` as pages."""
+    found = write_end(ids, lengths, text)
+    if found is None:
         return None
-    pages = []
-    for tokens, size, chars, digest, start, end in table[:count].tolist():
-        record = out[start:end].tobytes()
-        crc = zlib.crc32(record)
-        pages.append(
-            Page(next(numbers), tokens, size, chars, crc=crc, digest=digest, record=record)
-        )
-    return pages
+    return [Page.written(next(numbers), one) for one in found[0]]
 
 
 def cost(tokens: int, size: int) -> int:
     """About how many bytes a page of so many tokens and text bytes takes."""
-    return _HEAD.size + 4 * tokens + size
+    return _HEAD.size + 11 * tokens // 4 + size
 
 
 def encode(content: Content) -> bytes:
     """The record of a page."""
     ids, lengths, text = content
     body = np.empty(9 * len(ids), dtype=np.uint8)
-    size, width, escapes = kernels.pack(ids, lengths, body)
-    head = _HEAD.pack(PAGE_KIND, width, len(ids), escapes, len(text))
+    size, bits, escapes = packing.pack(ids, lengths, body)
+    head = _HEAD.pack(PAGE_KIND, bits, len(ids), escapes, len(text))
     return b"".join((head, body[:size].tobytes(), text))
 
 
@@ -181,19 +225,15 @@ def decode(data: bytes) -> Content:
     """The inverse of :func:`encode`. Raises ``STORE_CORRUPT``."""
     if len(data) < _HEAD.size:
         raise ToktierError(Code.STORE_CORRUPT, "a page record is cut short")
-    kind, width, n, escaped, size = _HEAD.unpack_from(data)
-    lengths_at = _HEAD.size + n * width
-    escapes_at = lengths_at + n
-    text_at = escapes_at + 4 * escaped
-    if kind != PAGE_KIND or width not in (3, 4) or len(data) != text_at + size:
+    kind, bits, n, escaped, size = _HEAD.unpack_from(data)
+    text_at = _HEAD.size + (n * (bits + packing.LENGTH_BITS) + 7) // 8 + 4 * escaped
+    if kind != PAGE_KIND or not 0 < bits <= 32 or len(data) != text_at + size:
         raise ToktierError(Code.STORE_CORRUPT, "a page record has another shape")
-    raw = np.frombuffer(data, dtype=np.uint8)
+    raw = np.frombuffer(data, dtype=np.uint8)[_HEAD.size : text_at]
     ids = np.empty(n, dtype=np.uint32)
     lengths = np.empty(n, dtype=np.uint32)
-    kernels.unpack_ids(raw[_HEAD.size : lengths_at], width, ids)
-    escapes = np.frombuffer(data, dtype="<u4", count=escaped, offset=escapes_at)
-    total = kernels.unpack_lengths(raw[lengths_at:escapes_at], escapes, lengths)
-    if n and total != size:
+    total = packing.unpack(raw, bits, escaped, ids, lengths)
+    if total < 0 or (n and total != size):
         raise ToktierError(Code.STORE_CORRUPT, "a page record has lengths that do not fit its text")
     return Content(ids, lengths, data[text_at:])
 
@@ -202,30 +242,34 @@ def cut(ids: Ids, lengths: Ids, text: bytes, *, even: bool) -> Iterator[Content]
     """Cut tokens and their text into contents of pages.
 
     ``even`` makes pages of about one size (for the middle of a session, where room is useful);
-    otherwise all but the last are full (for the end). Raises ``ValueError`` for lengths that do not
-    sum to the text's length.
+    otherwise they are full, and the last is small (for the end). Raises ``ValueError`` for lengths
+    that do not sum to the text's length.
     """
     n = len(ids)
     if n == 0:
         yield from _bare(text)
         return
-    total, longest, largest = kernels.measure(ids, lengths)
+    total, longest, bits = packing.measure(ids, lengths)
     if total != len(text):
         raise ValueError(f"lengths sum to {total}, not to {len(text)}")
-    per_token = 4 if largest < 1 << 24 else 5
-    size = n * per_token + total
-    if size <= _ROOM and longest < 255:
+    per_token, room = bits + packing.LENGTH_BITS, 8 * _ROOM
+    size = n * per_token + 8 * total
+    if even and size <= room and longest < packing.LONG:
         yield Content(ids, lengths, text)
         return
-    target = min(_ROOM, size // -(-size // _ROOM) + per_token) if even else _ROOM
+    if even:
+        target = min(room, size // -(-size // room) + per_token)
+        cuts = packing.page_cuts(lengths, per_token, target, room)
+    else:
+        cuts = packing.end_cuts(lengths, per_token, room)
     first = 0
     at = 0
-    for last, end in kernels.page_cuts(lengths, per_token, target, _ROOM).tolist():
+    for last, end in cuts.tolist():
         page_lengths = lengths[first:last].copy()
         if last - first < 64 and end - at > _ROOM // 2:
             # Maybe one token with more text than a page holds.
-            escapes = int((page_lengths >= 255).sum())
-            excess = end - at - (_ROOM - (last - first) * per_token - 4 * escapes)
+            escapes = int((page_lengths >= packing.LONG).sum())
+            excess = end - at - (_ROOM - ((last - first) * per_token + 7) // 8 - 4 * escapes)
             widest = int(page_lengths.argmax())
             if excess > 0 and page_lengths[widest] > excess and not page_lengths[:widest].any():
                 yield from _bare(text[at : at + excess])

@@ -20,9 +20,10 @@ from toktier_stream.session.page import (
     Page,
     Reader,
     Utf8,
+    Written,
     cost,
     cut,
-    full_pages,
+    write_end,
 )
 from toktier_stream.session.splice import Splice, View
 from toktier_stream.tokenizer.face import Ids
@@ -35,17 +36,20 @@ _UNKNOWN: Final = np.uint32(0xFFFF_FFFF)
 class Paged:
     """See the module. Belongs to one session object."""
 
-    __slots__ = ("_numbers", "_read", "_reader", "_root")
+    __slots__ = ("_kept", "_numbers", "_read", "_reader", "_root", "_saved")
 
     def __init__(
-        self, spine: tuple[tree.Spine, ...], reader: Reader, numbers: tree.Numbers
+        self, spine: tuple[tree.Spine, ...], tail: Utf8, reader: Reader, numbers: tree.Numbers
     ) -> None:
         self._reader = reader
         self._numbers = numbers
         self._read = False  # whether pages were opened that may now be forgotten
         self._root: tree.Node | None = None
+        # The number of the page that the header has, in the store and in this version once it is
+        # saved: there is no record under it.
+        self._kept = self._saved = spine[-1].number if tail else -1
         if spine:
-            root = tree.from_spine(spine, len(spine) - 2)
+            root = tree.from_spine(spine, len(spine) - 2, tail)
             if not isinstance(root, tree.Node):
                 raise ToktierError(Code.STORE_CORRUPT, "a session header has a broken path")
             self._root = root
@@ -57,6 +61,7 @@ class Paged:
         other._numbers = self._numbers.fork()
         other._read = self._read
         other._root = self._root
+        other._kept = other._saved = self._saved
         return other
 
     @property
@@ -79,7 +84,7 @@ class Paged:
         """Whether the last page is decoded."""
         at: Page | tree.Node | None = self._root
         while isinstance(at, tree.Node):
-            at = at.loaded[-1] if at.loaded else None
+            at = at.last
         return at is not None and at.loaded
 
     # Reading
@@ -208,35 +213,66 @@ class Paged:
         self._numbers = numbers
         return new_digest
 
-    def follow(self, end: View, byte: int, token: int) -> View | None:
+    def follow(self, end: View, byte: int) -> View | None:
         """Bring the pages to an end of the text, of which they have all up to this place: the usual
-        case of :meth:`apply`. Returns the part of the end to go on with, from a page's start; None:
-        this is not the usual case, nothing has changed.
+        case of :meth:`apply`. Returns the part of the end to go on with; None: this is not the
+        usual case, nothing has changed.
         """
         root, reader = self._root, self._reader
-        if root is None or end.byte + len(end.text) <= byte:
+        if root is None:
             return None
-        last = tree.last_page(root, reader)
-        if byte < root.bytes - last.bytes:
+        last = tree.last_page(tree.way(root, reader), reader)
+        written = self._rewritten(root, last, end, byte)
+        if written is None:
             return None
         numbers = self._numbers.copy()
-        whole = byte == root.bytes and cost(last.tokens, last.bytes) > PAGE_BYTES * 7 // 8
-        if not whole:
-            byte, token = root.bytes - last.bytes, root.tokens - last.tokens
-            numbers.free(last.number)
-        if not end.byte <= byte <= end.byte + len(end.text) or token < end.token:
+        numbers.free(last.number)
+        pages = [Page.written(numbers.take(), one) for one in written[0]]
+        self._become(tree.replace_last(root, pages, numbers, reader), end)
+        self._numbers = numbers
+        return ends.shortened(end, *written[1:])
+
+    def store_end(
+        self, end: View, byte: int, put: Callable[[int, Utf8 | None], None]
+    ) -> View | None:
+        """:meth:`follow` and :meth:`unsaved` at once, where nothing else is to be stored. Until
+        that is stored the session is not to be read."""
+        root, reader, numbers = self._root, self._reader, self._numbers
+        if root is None or not numbers.clean:
             return None
-        n, at = token - end.token, byte - end.byte
-        pages = full_pages(end.ids[n:], end.lengths[n:], end.text[at:], iter(numbers.take, None))
-        if not pages:
+        path = tree.way(root, reader)
+        written = self._rewritten(root, tree.last_page(path, reader), end, byte)
+        if written is None:
             return None
-        changed = tree.replace_last(root, [last, *pages] if whole else pages, numbers, reader)
+        changed = tree.grow(path, written[0], numbers.next, reader, put)
+        if changed is None:
+            return None
+        self._become(changed, end)
+        closed = len(written[0]) - 1
+        if closed:
+            self._saved = numbers.next + closed - 1
+            self._numbers = tree.Numbers(numbers.next + closed)
+        return ends.shortened(end, written[1], written[2])
+
+    @staticmethod
+    def _rewritten(
+        root: tree.Node, last: Page, end: View, byte: int
+    ) -> tuple[list[Written], int, int] | None:
+        """What takes the place of the last page, where an end changed only that."""
+        start, first = root.bytes - last.bytes, root.tokens - last.tokens
+        if not end.byte <= start <= byte or first < end.token:
+            return None
+        if start >= end.byte + len(end.text):
+            return None
+        return write_end(
+            end.ids, end.lengths, end.text, first - end.token, start - end.byte, ends.least(end)
+        )
+
+    def _become(self, changed: tree.Node | None, end: View) -> None:
         tokens, size = end.token + len(end.ids), end.byte + len(end.text)
-        if changed is None or (changed.tokens, changed.bytes) != (tokens, size):
+        if changed is None or changed.tokens != tokens or changed.bytes != size:
             raise ToktierError(Code.STORE_CORRUPT, "the pages do not add up after an edit")
         self._root = changed
-        self._numbers = numbers
-        return ends.from_page(end, pages)
 
     def _absorb(
         self, high_edge: int, ids: list[Ids], lengths: list[Ids], text: list[Utf8],
@@ -288,8 +324,9 @@ class Paged:
         """The first record number that was never used."""
         return self._numbers.next
 
-    def spine(self) -> tuple[tree.Spine, ...]:
-        """The path to the last page, for the header; after :meth:`unsaved`."""
+    def spine(self) -> tuple[tuple[tree.Spine, ...], Utf8]:
+        """The path to the last page, for the header, and that page's record where the header is to
+        keep it; after :meth:`unsaved`."""
         return tree.spine(self._root, self._reader)
 
     def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:
@@ -301,7 +338,15 @@ class Paged:
                 put(number, data)
 
         self._root, written = tree.unsaved(self._root, self._reader, put_known)
-        for number in numbers.tombstones():
+        gone = set(numbers.tombstones())
+        self._saved = -1
+        if self._root is not None:
+            last = tree.last_page(tree.way(self._root, self._reader), self._reader)
+            if not last.stored:
+                self._saved = last.number
+                if last.number < numbers.stored_below:
+                    gone.add(last.number)
+        for number in sorted(gone - {self._kept}):
             put(number, None)
         return written
 
@@ -317,7 +362,7 @@ class Paged:
             if page.chars != kernels.characters(content.text):
                 raise ToktierError(Code.STORE_CORRUPT, f"page {page.number} has another size")
             found = kernels.extend(found, content.ids)
-            pages += 1
+            pages += page.stored
         if found != value:
             raise ToktierError(Code.STORE_CORRUPT, "the ids do not give the session's digest")
         return pages + tree.stored_nodes(self._root, reader)

@@ -72,7 +72,8 @@ class Session:
         self.changed = False
         self._marks = header.marks
         self._open = header.open
-        self._paged = Paged(header.spine, reader, numbers or tree.Numbers(header.next_number))
+        numbers = numbers or tree.Numbers(header.next_number)
+        self._paged = Paged(header.spine, header.tail, reader, numbers)
         self._end: View | None = None
         self._stale: ends.Mark | None = None
         self._stream: stream.Stream | None = None
@@ -256,31 +257,25 @@ class Session:
 
     def header(self) -> Header:
         """The header as it would be stored now; call :meth:`unsaved` first."""
+        spine, tail = self._paged.spine()
         return Header(
-            self.session_id,
-            self.fingerprint,
-            self.tokenizer,
-            self.revision,
-            self.tokens,
-            self.bytes,
-            self.chars,
-            self.digest,
-            self.touched_ms,
-            self.quarantined,
-            self.closed,
-            self.recent,
-            self._paged.next_number,
-            self._paged.spine(),
-            self._marks,
-            self._open,
-            self.settled,
-        )
+            self.session_id, self.fingerprint, self.tokenizer, self.revision, self.tokens,
+            self.bytes, self.chars, self.digest, self.touched_ms, self.quarantined, self.closed,
+            self.recent, self._paged.next_number, spine, self._marks, self._open, self.settled,
+            tail,
+        )  # fmt: skip
 
     def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:
         """Hand every changed record to ``put``: number and bytes, None for one to delete.
 
         Returns the objects to mark ``stored`` once that is so.
         """
+        stale, held = self._stale, self._end
+        if stale is not None and held is not None:
+            rest = self._paged.store_end(held, stale.byte, put)
+            if rest is not None:
+                self._end, self._stale = rest, None
+                return []
         written = self._pages().unsaved(put)
         if self._end is None and self._paged.ends_in_memory:
             self._hold()  # now, when its pages are at hand
@@ -314,7 +309,7 @@ class Session:
         """The pages, brought up to date."""
         stale, held = self._stale, self._end
         if stale is not None and held is not None:
-            rest = self._paged.follow(held, stale.byte, stale.token)
+            rest = self._paged.follow(held, stale.byte)
             if rest is None:
                 self._paged.apply(ends.since(held, stale, self._paged.bytes), None)
             self._end, self._stale = rest, None

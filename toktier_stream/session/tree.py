@@ -4,8 +4,8 @@ A position is found in O(log n). Nodes (node.py) are values: a change builds new
 path and shares the rest, so an abandoned change leaves nothing behind.
 
 **Appends stay flat.** On the path to the last page a node's record leaves out the last child; the
-header names those children instead (:class:`Spine`). So an append that fits into the last page
-writes that page and the header; closing a page adds one line to one node.
+header names those children instead (:class:`Spine`), and holds the last page itself. So an append
+that fits into the last page writes the header; closing a page adds one line to one node.
 """
 
 from __future__ import annotations
@@ -13,25 +13,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from operator import is_
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.session.node import Node, Numbers, Spine, fold, from_spine
-from toktier_stream.session.page import Page, Reader
+from toktier_stream.session.node import LINE, Node, Numbers, Spine, fold, from_spine, line
+from toktier_stream.session.page import Page, Reader, Written
 
 __all__ = ["Node", "Numbers", "Spine", "fold", "from_spine"]
 
 FAN: Final = 32
-"""Children of a full node: 32 rows of 28 bytes."""
+"""Children of a full node: 32 lines of 28 bytes."""
 
 
-def spine(root: Node | None, reader: Reader) -> tuple[Spine, ...]:
-    """The path from the root to the last page, for the header. Checksums must be set."""
+def spine(root: Node | None, reader: Reader) -> tuple[tuple[Spine, ...], bytes]:
+    """The path from the root to the last page, for the header, and that page's record; this is
+    empty if it is in the store by itself. Checksums must be set."""
+    if root is None:
+        return (), b""
     path: list[Spine] = []
-    at: Page | Node | None = root
-    while at is not None:
+    at: Page | Node = root
+    while isinstance(at, Node):
         path.append(Spine(at.number, at.crc, at.tokens, at.bytes, at.chars))
-        at = at.kids(reader)[-1] if isinstance(at, Node) else None
-    return tuple(path)
+        at = at.last or at.kids(reader)[-1]
+    tail = b"" if at.stored else at.record()
+    path.append(Spine(at.number, at.crc if at.stored else 0, at.tokens, at.bytes, at.chars))
+    return tuple(path), tail
 
 
 class Place(NamedTuple):
@@ -128,29 +134,88 @@ def replace(
     return top
 
 
-def last_page(root: Node, reader: Reader) -> Page:
-    """The last page."""
-    at: Page | Node = root
-    while isinstance(at, Node):
-        at = at.kids(reader)[-1]
-    return at
+def last_page(path: Sequence[Node], reader: Reader) -> Page:
+    """The last page, from :func:`way`."""
+    last = path[-1].last or path[-1].kids(reader)[-1]
+    if isinstance(last, Node):
+        raise ToktierError(Code.STORE_CORRUPT, "an index node lists a node at level 0")
+    return last
+
+
+def _last(node: Node, reader: Reader) -> Page | Node:
+    return node.last or node.kids(reader)[-1]
+
+
+def way(root: Node, reader: Reader) -> list[Node]:
+    """The nodes from the root to the one that lists the last page."""
+    path = [root]
+    at = root
+    while at.level > 0:
+        last = at.last or at.kids(reader)[-1]
+        if not isinstance(last, Node):
+            raise ToktierError(Code.STORE_CORRUPT, "an index node lists a page above level 0")
+        at = last
+        path.append(at)
+    return path
 
 
 def replace_last(root: Node, new: list[Page], numbers: Numbers, reader: Reader) -> Node | None:
     """The tree with its last page replaced by ``new``: what most appends need."""
-    path = [root]
-    while path[-1].level > 0:
-        last = path[-1].kids(reader)[-1]
-        if not isinstance(last, Node):
-            raise ToktierError(Code.STORE_CORRUPT, "an index node lists a page above level 0")
-        path.append(last)
+    path = way(root, reader)
     leaf = path.pop()
-    kids = leaf.kids(reader)
-    if not 0 < len(new) <= FAN - len(kids) + 1:
-        return replace(root, root.bytes - kids[-1].bytes, root.bytes, new, numbers, reader)
+    if len(new) != 1:
+        kids = leaf.kids(reader)
+        if not 0 < len(new) <= FAN - len(kids) + 1:
+            return replace(root, root.bytes - kids[-1].bytes, root.bytes, new, numbers, reader)
     node = leaf.with_last(new, reader)
     for above in reversed(path):
         node = above.with_last((node,), reader)
+    return node
+
+
+def grow(
+    path: Sequence[Node], new: Sequence[Written], next_number: int, reader: Reader,
+    put: Callable[[int, bytes], None],
+) -> Node | None:  # fmt: skip
+    """The tree of a stored session with its last page, which only the header has, replaced by
+    ``new``; and their records to ``put``, the last one's apart: at once what :func:`replace_last`
+    and :func:`unsaved` do. ``path`` is from :func:`way`. The closed pages take the number of the
+    last one and those from ``next_number`` on.
+
+    None, and nothing was done, where it is not as simple as that.
+    """
+    leaf = path[-1]
+    last = leaf.last
+    if not isinstance(last, Page) or last.stored:
+        return None
+    for node in path:
+        if not (node.open and node.stored):
+            return None
+    number = last.number
+    tokens, size, chars = -last.tokens, -last.bytes, -last.chars
+    count = len(new) - 1
+    if count:
+        lines = leaf.lines(reader)
+        if len(lines) // LINE + count >= FAN:
+            return None
+        for page in new[:count]:
+            record = page[4]
+            put(number, record)
+            lines += line(number, crc32(record), *page[:4])
+            tokens += page[0]
+            size += page[1]
+            chars += page[2]
+            number = next_number
+            next_number += 1
+    end = Page.written(number, new[count])
+    tokens += end.tokens
+    size += end.bytes
+    chars += end.chars
+    node = leaf.followed(end, tokens, size, chars)
+    if count:
+        put(leaf.number, node.listing(lines))
+    for above in path[-2::-1]:
+        node = above.followed(node, tokens, size, chars)
     return node
 
 
@@ -305,20 +370,28 @@ def _save(
     written: list[Page | Node],
 ) -> Page | Node:
     if isinstance(at, Page):
-        if not at.stored:
+        if last and not at.stored:
+            at.record()  # the header's to keep
+        elif not at.stored:
             put(at.number, at.record())
             written.append(at)
         return at
     rewrite = not at.stored or at.open != last
     if not rewrite and not last:
         return at
+    if not rewrite:
+        child = _last(at, reader)
+        saved = _save(child, True, reader, put, written)
+        if saved is not child:
+            at.replaced_last(saved)
+        return at
     kids = at.kids(reader)
-    if at.stored and rewrite:
+    if at.stored:
         at = Node(at.level, at.number, list(kids))
         kids = at.kids(reader)
     end = len(kids) - 1
     # What a stored record lists is stored.
-    changed = [i for i, k in enumerate(kids) if not k.stored or k.open] if rewrite else []
+    changed = [i for i, k in enumerate(kids) if not k.stored or k.open]
     if last and (not changed or changed[-1] != end):
         changed.append(end)
     for i in changed:
@@ -326,20 +399,21 @@ def _save(
         saved = _save(kid, last and i == end, reader, put, written)
         if saved is not kid:
             kids[i] = saved
-    if rewrite:
-        data = at.rows(reader, is_open=last)
-        put(at.number, data if at.crc else None)
-        written.append(at)
+    data = at.rows(reader, is_open=last)
+    put(at.number, data if at.crc else None)
+    written.append(at)
     return at
 
 
 def trim(root: Node | None) -> None:
     """Forget what is stored, apart from the way to the last page."""
     at: Page | Node | None = root
-    while isinstance(at, Node) and at.loaded:
-        for kid in at.loaded:
-            kid.unload()
-        at = at.loaded[-1]
+    while isinstance(at, Node):
+        following = at.last
+        at.unload()
+        at = following
+    if at is not None:
+        at.unload()
 
 
 def footprint(root: Node | None) -> int:
@@ -347,9 +421,6 @@ def footprint(root: Node | None) -> int:
     total = 0
     at: Page | Node | None = root
     while isinstance(at, Node):
-        loaded = at.loaded
-        total += 200 + (260 if at.level == 0 else 200) * len(loaded)
-        at = loaded[-1] if loaded else None
-    if at is not None and at.loaded:
-        total += 400 + 8 * at.tokens + at.bytes
-    return total
+        total += at.held
+        at = at.last
+    return total + (at.held if at is not None else 0)
