@@ -2,17 +2,22 @@
 
 Each is used wherever it can be had. Where it cannot, the tests that need it are left out and one
 line says which and why; with ``TOKTIER_TEST_REQUIRE_ALL=1`` that is an error instead.
+
+``ops/test`` runs files side by side. Tests marked ``alone`` are run while no other is.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -69,7 +74,14 @@ def _missing_kafka() -> str:
 def _missing_own_kafka() -> str:
     """Some tests kill, pause and restart a broker: they start their own."""
     absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    return f"Apache Kafka cannot be started: no {' and no '.join(absent)}" if absent else ""
+    if absent:
+        return f"Apache Kafka cannot be started: no {' and no '.join(absent)}"
+    script = _load_kafka_script()
+    try:
+        script.fetch()
+    except script.KafkaError as error:
+        return f"Apache Kafka cannot be had: {str(error).splitlines()[-1]}"
+    return ""
 
 
 def _missing_compiler() -> str:
@@ -77,35 +89,91 @@ def _missing_compiler() -> str:
     return "" if shutil.which("g++") else "no g++"
 
 
+_NEEDS = {
+    "kafka": _missing_kafka,
+    "kafka_own": _missing_own_kafka,
+    "families": _missing_families,
+    "compiler": _missing_compiler,
+}
+
+
+def _in_worker(config: pytest.Config) -> bool:
+    """Whether this process is one of several that share a run."""
+    return hasattr(config, "workerinput")
+
+
+@contextmanager
+def _locked(file: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as held:
+        fcntl.flock(held, how)
+        yield
+
+
+def _missing(marker: str) -> str:
+    """Why what a marker stands for cannot be had, or nothing. What must be fetched is fetched by
+    one process; the others wait for it."""
+    with _locked(_tokenizers_folder().parent / "tests.lock"):
+        return _NEEDS[marker]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Where nothing may be left out, what is missing ends the run before it begins."""
+    if os.environ.get("TOKTIER_TEST_REQUIRE_ALL") == "1" and not _in_worker(session.config):
+        reasons = dict.fromkeys(reason for marker in _NEEDS if (reason := _missing(marker)))
+        if reasons:
+            pytest.exit(f"TOKTIER_TEST_REQUIRE_ALL=1, and {'; '.join(reasons)}", returncode=3)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what cannot run here, and remember why."""
-    needs = {
-        "kafka": _missing_kafka,
-        "kafka_own": _missing_own_kafka,
-        "families": _missing_families,
-        "compiler": _missing_compiler,
-    }
     for item in items:
         if item.path.parent.name == "gpu":
             item.add_marker("compiler")
-    for marker, reason in needs.items():
+    # In a shared run, files with tests that wait to be alone come first: no long test of another
+    # file is under way then.
+    if _in_worker(config):
+        first = {i.path for i in items if i.get_closest_marker("alone")}
+        items.sort(key=lambda i: i.path not in first)
+    if os.environ.get("TOKTIER_TEST_REQUIRE_ALL") == "1":
+        return
+    for marker in _NEEDS:
         marked = [i for i in items if i.get_closest_marker(marker)]
-        if not marked:
-            continue
-        why = reason()
+        why = _missing(marker) if marked else ""
         if not why:
             continue
-        if os.environ.get("TOKTIER_TEST_REQUIRE_ALL") == "1":
-            pytest.exit(f"TOKTIER_TEST_REQUIRE_ALL=1, and {why}", returncode=3)
         _left_out[marker] = f"{len(marked)} tests that need {marker} were left out: {why}"
         config.hook.pytest_deselected(items=marked)
         items[:] = [i for i in items if i not in marked]
+    if _in_worker(config):
+        config.workeroutput["left_out"] = _left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a process left out is told by the one that reports."""
+    _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line for each thing that could not run here."""
     for line in _left_out.values():
         terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Tests that are marked ``alone`` measure time: none of another process runs meanwhile. First
+    of all wrappers, so that waiting does not count towards a test's timeout."""
+    if not _in_worker(item.config):
+        return (yield)
+    locks = item.config.cache.mkdir("alone")
+    how = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with ExitStack() as running:
+        # Who waits to be alone keeps others from beginning.
+        with _locked(locks / "next"):
+            running.enter_context(_locked(locks / "running", how))
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,7 @@ def test_gaps_are_read_from_timed_lines(tmp_path):
     assert refused.value.code is Code.CONFIG_INVALID
 
 
+@pytest.mark.alone
 def test_every_answer_is_timed_and_judged():
     """A run of a second on the embedded broker: all numbers are there, all ids are exact."""
     result = run()

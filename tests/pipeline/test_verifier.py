@@ -149,6 +149,7 @@ async def test_a_text_beyond_the_judge_does_not_end_verification():
     assert verdicts == [("short", Verdict.MATCH)]
 
 
+@pytest.mark.alone
 async def test_the_verifier_keeps_to_its_share_of_a_core():
     """Between two checks it rests for as long as its share asks; who comes meanwhile waits, and
     who finds the queue full is told so before a text is read."""

@@ -238,6 +238,7 @@ def test_tables_of_a_real_vocabulary(family_file: FamilyFile) -> None:
     assert np.array_equal(again.words, tables.words)
 
 
+@pytest.mark.alone
 def test_long_pieces_are_never_quadratic() -> None:
     """Four times the piece takes about four times as long, not sixteen."""
     encoder = quick_encoder(bpe_spec([(b"a" * n, b"a" * n) for n in (1, 2, 4, 8, 16)]))
