@@ -20,7 +20,7 @@ from toktier_stream.tokenizer.shipped import shipped_path
 
 def small(**options):
     """A run of seconds."""
-    options = {"sizes": (3_000, 9_000), "sessions": 4, "batches": 2, "resident": 0, **options}
+    options = {"sizes": (3_000, 9_000), "sessions": 4, "batches": 2, "resident": (), **options}
     return bench.run({"shipped": shipped_path()}, **options)
 
 
@@ -28,7 +28,7 @@ def test_a_run_fills_its_tables_and_leaves_nothing(tmp_path: Path) -> None:
     """Ratios, bytes, memory; printed, saved and drawn; the stores are gone."""
     place = tmp_path / "stores"
     place.mkdir()
-    result = small(resident=20, folder=place)
+    result = small(resident=((20, 1_000), (1, 9_000)), folder=place)
     assert [row["chars"] for row in result["sizes"]] == [3_000, 9_000]
     for row in result["sizes"]:
         assert row["exact"]
@@ -39,10 +39,14 @@ def test_a_run_fills_its_tables_and_leaves_nothing(tmp_path: Path) -> None:
         assert row["file_bytes"] is None or row["file_bytes"] > row["record_bytes"] / 2
         assert row["bytes_per_token"] > 4
         assert row["tokens"] > 4 * 3_000 / 8
-    (memory,) = result["resident"]
-    assert memory["sessions"] == 20
-    assert memory["hot_bytes_per_session"] > 1_000
-    assert memory["process_bytes"] > 10**7
+    for memory, (sessions, tokens) in zip(
+        result["resident"], ((20, 1_000), (1, 9_000)), strict=True
+    ):
+        assert memory["sessions"] == memory["live"] == sessions
+        assert abs(memory["tokens"] / tokens - 1) < 0.1
+        assert memory["accounted_bytes"] > 1_000 * sessions
+        assert memory["hot_limit"] == 256 << 20
+        assert memory["after_bytes"] > 10**7
     assert list(place.iterdir()) == []
     output = io.StringIO()
     store_tables.show(result, Console(file=output, width=200))

@@ -4,9 +4,9 @@ A batch is one append to each of the live sessions. It is done twice in turn, wi
 the engine does it (edited in memory and discarded), and as a worker does it (edited, its records
 taken for the changelog, committed to LMDB as one transaction). Bytes written are counted as
 records (what goes to the changelog and into LMDB) and, where the system tells, as what LMDB gives
-to the file system. At the end every session's ids are compared with a full encode, the first
-session's with the reference's too where it has at most ``reference_chars``, and the store is
-checked record by record.
+to the file system: whole pages of 4 KB, those of its trees included. At the end every session's ids
+are compared with a full encode, the first session's with the reference's too where it has at most
+``reference_chars``, and the store is checked record by record.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import gc
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,18 +25,18 @@ import numpy as np
 import psutil
 
 from toktier_stream.bench.generate import generate_context
+from toktier_stream.bench.store_memory import residence
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.session.store import Batch, Store
 from toktier_stream.session.warm import warm
-from toktier_stream.tokenizer.face import Encoder
 from toktier_stream.tokenizer.registry import Entry
 
 SIZES: Final = (100_000, 500_000, 1_000_000, 2_000_000)
 SESSIONS: Final = 64
 APPEND: Final = 1_500
-RESIDENT: Final = 1_000
-RESIDENT_CHARS: Final = 20_000
+RESIDENT: Final = ((1_000, 50_000), (1, 1_000_000))
+"""Live sessions whose memory is measured, and tokens of each."""
 
 _SHIFT: Final = 1_009  # characters between two sessions' contexts: no two are equal
 
@@ -54,7 +52,8 @@ def run(
     sessions: int = SESSIONS,
     batches: int = 15,
     append: int = APPEND,
-    resident: int = RESIDENT,
+    resident: Sequence[tuple[int, int]] = RESIDENT,
+    sync: bool = False,
     reference_chars: int = 1_000_000,
     seed: int = 1,
     folder: Path | None = None,
@@ -64,8 +63,9 @@ def run(
 
     ``vocabularies``: name to tokenizer.json. ``text``: contexts and appended texts are taken from
     it; generated agent sessions if None. ``sizes`` are the sessions' characters, ``sessions`` how
-    many of each, one append each in a batch; ``resident``: live sessions whose memory is measured
-    (0: not). ``folder``: where the stores are made and removed again; they take about 5 bytes per
+    many of each, one append each in a batch; ``resident``: live sessions whose memory is measured,
+    and tokens of each (store_memory.py). ``sync``: commits wait for the disk; a worker's do not by
+    default. ``folder``: where the stores are made and removed again; they take about 2 bytes per
     character. Raises ``CONFIG_INVALID`` for a text that is too short, ``STORE_FULL``.
     """
     room = sessions * _SHIFT + append
@@ -76,6 +76,7 @@ def run(
         "sessions": sessions,
         "batches": batches,
         "append": append,
+        "sync": sync,
         "text": "given" if text is not None else f"generated, seed {seed}",
         "load_average": os.getloadavg()[0],
         "cpus": os.cpu_count(),
@@ -91,12 +92,13 @@ def run(
                 continue
             progress(f"{name}: {sessions} sessions of {size:,} characters")
             with tempfile.TemporaryDirectory(prefix="toktier-bench-", dir=folder) as place:
-                bench = _Sessions(entry, Path(place), given, size, sessions, append)
+                bench = _Sessions(entry, Path(place), given, size, sessions, append, sync)
                 row = bench.measure(batches, reference_chars)
             result["sizes"].append({"vocabulary": name, "chars": size, **row})
-        if resident:
-            progress(f"{name}: memory of {resident} live sessions")
-            result["resident"].append({"vocabulary": name, **residence(path, resident, folder)})
+        for count, tokens in resident:
+            progress(f"{name}: memory of {count} live sessions of {tokens:,} tokens")
+            found = residence(path, count, tokens, folder)
+            result["resident"].append({"vocabulary": name, **found})
     result["load_average_after"] = os.getloadavg()[0]
     return result
 
@@ -105,15 +107,16 @@ class _Sessions:
     """Live sessions of one size in one store, and their texts."""
 
     def __init__(
-        self, entry: Entry, place: Path, given: str, size: int, sessions: int, append: int
-    ) -> None:
+        self, entry: Entry, place: Path, given: str, size: int, sessions: int, append: int,
+        sync: bool,
+    ) -> None:  # fmt: skip
         self._entry = entry
         self._given = given
         self._append = append
         self._taken = size
         self._names = [b"session-%d" % i for i in range(sessions)]
         self._texts = [given[i * _SHIFT :][:size] for i in range(sessions)]
-        self._store = Store.open(place, hot_bytes=1 << 30)
+        self._store = Store.open(place, hot_bytes=1 << 30, sync=sync)
         self._offset = 0
         for name, text in zip(self._names, self._texts, strict=True):
             batch = self._store.begin()
@@ -235,74 +238,6 @@ def _file_bytes() -> int | None:
     if not hasattr(process, "io_counters"):
         return None
     return getattr(process.io_counters(), "write_chars", None)
-
-
-_RESIDENT_PROGRAM: Final = """
-import json, sys
-from pathlib import Path
-from toktier_stream.bench.store import live_sessions
-print(json.dumps(live_sessions(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))))
-"""
-
-
-def residence(tokenizer: Path, sessions: int, folder: Path | None = None) -> Result:
-    """What live sessions add to the memory of a process of their own; see :func:`live_sessions`."""
-    with tempfile.TemporaryDirectory(prefix="toktier-bench-", dir=folder) as place:
-        entry = open_tokenizer(tokenizer)
-        text = generate_context(1, RESIDENT_CHARS + sessions * 7)
-        with Store.open(place) as store:
-            for i in range(sessions):
-                batch = store.begin()
-                one = batch.create(b"%d" % i)
-                one.reset(entry.encoder, text[7 * i :][:RESIDENT_CHARS].encode())
-                store.commit(batch, changelog_offset=0)
-        done = subprocess.run(
-            [sys.executable, "-c", _RESIDENT_PROGRAM, place, str(tokenizer), str(sessions)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    found: Result = json.loads(done.stdout)
-    return found
-
-
-def live_sessions(place: Path, tokenizer: Path, sessions: int) -> Result:
-    """Append once to each session of a store, so that all are live, and look at this process's own
-    memory (LMDB's map, which the system can take back, apart). Runs in a fresh process."""
-    entry = open_tokenizer(tokenizer)
-    warm(entry.encoder)
-    new = generate_context(2, APPEND).encode()
-    with Store.open(place, hot_bytes=1 << 30) as store:
-        _append_once(store, entry.encoder, range(min(8, sessions)), new)
-        gc.collect()
-        before, known = _own_memory(), store.stat().hot_sessions
-        _append_once(store, entry.encoder, range(known, sessions), new)
-        gc.collect()
-        stat = store.stat()
-        after = _own_memory()
-        return {
-            "sessions": stat.hot_sessions,
-            "chars": RESIDENT_CHARS,
-            "hot_bytes_per_session": stat.hot_bytes / max(1, stat.hot_sessions),
-            "resident_bytes_per_session": (after - before) / max(1, stat.hot_sessions - known),
-            "process_bytes": after,
-        }
-
-
-def _append_once(store: Store, encoder: Encoder, numbers: range, new: bytes) -> None:
-    for start in range(0, len(numbers), SESSIONS):
-        batch = store.begin()
-        for i in numbers[start : start + SESSIONS]:
-            session = batch.session(b"%d" % i)
-            if session is not None:
-                session.edit(encoder, session.bytes, session.bytes, new)
-        store.commit(batch, changelog_offset=0)
-
-
-def _own_memory() -> int:
-    info = psutil.Process().memory_info()
-    own: int = info.rss - getattr(info, "shared", 0)
-    return own
 
 
 def save(result: Result, path: Path) -> None:

@@ -36,22 +36,27 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     if result["resident"]:
         memory = _table(
-            "Memory of live sessions", "tokenizer", "sessions", "chars each", "own bytes each",
-            "accounted", "process MB",
+            "Memory of live sessions", "tokenizer", "sessions", "tokens each", "live",
+            "memory each, KB", "accounted, KB", "process before, MB", "after", "limit", "on disk",
         )  # fmt: skip
         for row in result["resident"]:
             memory.add_row(
                 row["vocabulary"],
                 f"{row['sessions']:,}",
-                f"{row['chars']:,}",
-                f"{row['resident_bytes_per_session']:,.0f}",
-                f"{row['hot_bytes_per_session']:,.0f}",
-                f"{row['process_bytes'] / 1e6:.0f}",
+                f"{row['tokens']:,.0f}",
+                f"{row['live']:,}",
+                f"{(row['after_bytes'] - row['before_bytes']) / 1e3 / max(1, row['live']):,.1f}",
+                f"{row['accounted_bytes'] / 1e3 / max(1, row['live']):,.1f}",
+                f"{row['before_bytes'] / 1e6:.1f}",
+                f"{row['after_bytes'] / 1e6:.1f}",
+                f"{row['hot_limit'] / 1e6:.0f}",
+                f"{row['stored_bytes'] / 1e6:.0f}",
             )
         console.print(memory)
     console.print(
         f"Per append of {result['append']:,} characters, one to each of {result['sessions']} live "
-        f"sessions in a batch; CPU time, and wall time with the disk; medians of "
+        f"sessions in a batch; CPU time, and wall time with the disk"
+        f"{' (commits wait for it)' if result['sync'] else ''}; medians of "
         f"{result['batches']} batches. Text: {result['text']}. Load average "
         f"{result['load_average']:.1f} before and {result['load_average_after']:.1f} after, on "
         f"{result['cpus']} CPUs."

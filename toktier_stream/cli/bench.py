@@ -93,8 +93,11 @@ def store(
     sessions: Annotated[int, typer.Option(min=1, help="Live sessions: appends in a batch.")] = 64,
     batches: Annotated[int, typer.Option(min=1, help="Batches; medians are shown.")] = 15,
     resident: Annotated[
-        int, typer.Option(min=0, help="Live sessions whose memory is measured; 0: none.")
-    ] = 1_000,
+        str, typer.Option(help="Live sessions whose memory is measured, x tokens of each.")
+    ] = "1000x50K,1x1M",
+    sync: Annotated[
+        bool, typer.Option(help="Commits wait for the disk; a worker's do not by default.")
+    ] = False,
     folder: Annotated[
         Path | None,
         typer.Option(help="Where stores are made for a while; default: the temporary folder."),
@@ -117,7 +120,8 @@ def store(
         sizes=_sizes(sizes),
         sessions=sessions,
         batches=batches,
-        resident=resident,
+        resident=[_pair(part) for part in resident.split(",") if part],
+        sync=sync,
         seed=seed,
         folder=folder,
         progress=_tell,
@@ -415,6 +419,12 @@ def _joined(paths: list[Path] | None) -> str | None:
         return None
     files = [f for p in paths for f in (sorted(p.rglob("*")) if p.is_dir() else [p])]
     return "".join(f.read_bytes().decode(errors="replace") for f in files if f.is_file())
+
+
+def _pair(text: str) -> tuple[int, int]:
+    """``1000x50K``."""
+    count, _, size = text.partition("x")
+    return _sizes(count)[0], _sizes(size)[0]
 
 
 def _sizes(text: str, *, may_be_none: bool = False) -> list[int]:
