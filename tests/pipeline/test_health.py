@@ -232,7 +232,7 @@ async def test_work_left_behind_at_the_deadline_is_told(backend, state_dir, hand
         monkeypatch.setattr(Machine, "apply", hang)
         await h.event("hangs", 1, Reset(b"some text"))
         await asyncio.to_thread(hung.wait, WITHIN_S)
-        asyncio.get_running_loop().call_later(1.5, release.set)
+        threading.Timer(1.5, release.set).start()
     assert running.worker.abandoned
     monkeypatch.setattr(Machine, "apply", apply)
     async with Running(backend, settings) as running:
