@@ -3,6 +3,7 @@ filled, appends once to each session, and looks at itself before and after."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import subprocess
@@ -73,10 +74,8 @@ def live_sessions(place: Path, tokenizer: Path, sessions: int) -> Result:
     new = generate_context(2, APPEND).encode()
     with Store.open(place, sync=False, hot_bytes=HOT_BYTES) as store:
         _append(store, entry.encoder, [b"warm-%d" % i for i in range(_WARM)], new)
-        gc.collect()
         before, known = _own_memory(), store.stat()
         tokens = _append(store, entry.encoder, [b"%d" % i for i in range(sessions)], new)
-        gc.collect()
         after, stat = _own_memory(), store.stat()
     return {
         "tokens": tokens / sessions,
@@ -106,6 +105,11 @@ def _append(store: Store, encoder: Encoder, names: Iterable[bytes], new: bytes) 
 
 
 def _own_memory() -> int:
+    """Without what was freed and not yet given back to the system."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
     info = psutil.Process().memory_info()
     own: int = info.rss - getattr(info, "shared", 0)
     return own
