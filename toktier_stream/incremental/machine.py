@@ -8,7 +8,7 @@ has not emitted tells where pieces can still start: :meth:`Machine.held`.
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,25 @@ _SAVE, _START_REG, _DROP_REG, _MOVE = (
 _STATE, _AT, _LAST, _BEFORE, _REGISTERS = 0, 1, 2, 3, 4
 MEMORY = _REGISTERS + MAX_REGISTERS
 """Numbers that a machine's memory takes: int64, -1 for a place that is not known."""
+_ASCII: Final = 0x80
+_STARTS: Final = np.uint32(1)
+_NEXT: Final = np.uint32(1)
+_LONGER: Final = np.uint32(0xFFFFFFFF)
+_STATE_SHIFT: Final = np.uint64(7)
+
+
+class Wired(NamedTuple):
+    """What a run reads: the matcher's tables, and ``short``: uint32[states * 128], by state and
+    ASCII character, the next state times two, plus one if a piece starts at the character and
+    nothing else is done; all ones if more is to be done."""
+
+    next_state: npt.NDArray[np.uint16]
+    action: npt.NDArray[np.uint16]
+    class_of: npt.NDArray[np.uint8]
+    program_start: npt.NDArray[np.int32]
+    program: npt.NDArray[np.int16]
+    short: npt.NDArray[np.uint32]
+    end_of_text: int
 
 
 class Position(NamedTuple):
@@ -47,6 +66,10 @@ class Machine:
         if matcher.drops or matcher.inside_characters:
             raise ValueError("pieces are not whole stretches of characters")
         self.matcher = matcher
+        self.wired = Wired(
+            matcher.next_state, matcher.action, matcher.class_of, matcher.program_start,
+            matcher.program, _short(matcher), matcher.end_of_text,
+        )  # fmt: skip
         self.live = _live(matcher)
         """int64[states]: the registers (as bits) that some continuation reads before it writes."""
         parts = (
@@ -73,15 +96,11 @@ class Machine:
         ``start``: they are said to be -1 there, and a caller that begins in the middle of a text
         knows them.
         """
-        m = self.matcher
         memory = np.full(MEMORY, -1, dtype=np.int64)
         memory[_STATE] = state
         starts = np.empty(stop - start + 2, dtype=np.int64)
         limit = stop + 1 if beyond is None else beyond
-        count = run(
-            text, start, stop, ends, limit, m.next_state, m.action, m.class_of, m.end_of_text,
-            m.program_start, m.program, memory, starts,
-        )  # fmt: skip
+        count = run(text, start, stop, ends, limit, self.wired, memory, starts)
         now, at, last, before, *registers = memory.tolist()
         return Position(now, at, last, before, tuple(registers)), starts[:count]
 
@@ -92,6 +111,19 @@ class Machine:
         places = [p for r, p in enumerate(position.registers) if live >> r & 1]
         places += [position.last, position.before]
         return min((p for p in places if p > piece), default=position.at)
+
+
+def _short(matcher: MatcherTables) -> npt.NDArray[np.uint32]:
+    classes = matcher.class_of[:_ASCII]
+    action = matcher.action[:, classes]
+    size = np.diff(matcher.program_start)
+    starts = size == 1
+    line = matcher.program[matcher.program_start[:-1][starts]]
+    starts[starts] = (line[:, 0] == int(Op.START)) & (line[:, 2] == 0)
+    short = matcher.next_state[:, classes].astype(np.uint32) * np.uint32(2)
+    short[starts[action]] += _STARTS
+    short[((size > 0) & ~starts)[action]] = _LONGER
+    return np.ascontiguousarray(short.reshape(-1))
 
 
 def _live(matcher: MatcherTables) -> Longs:
@@ -127,34 +159,39 @@ def run(
     stop: int,
     ends: bool,
     beyond: int,
-    next_state: npt.NDArray[np.uint16],
-    action: npt.NDArray[np.uint16],
-    class_of: npt.NDArray[np.uint8],
-    end_of_text: int,
-    program_start: npt.NDArray[np.int32],
-    program: npt.NDArray[np.int16],
+    m: Any,
     memory: Longs,
     starts: Longs,
 ) -> int:
     """Continue from ``memory`` (state, place, last two characters, registers), which is then where
-    the machine stopped; the number of ``starts`` that were emitted. See :meth:`Machine.run`."""
+    the machine stopped; the number of ``starts`` that were emitted. See :meth:`Machine.run`; ``m``
+    is what is :class:`Wired`."""
+    next_state, action, class_of, short = m.next_state, m.action, m.class_of, m.short
+    program_start, program = m.program_start, m.program
     count = 0
     state = memory[_STATE]
     at, last, before = start, memory[_LAST], memory[_BEFORE]
+    plain = min(stop, beyond)
     done = at >= stop and not ends
     while not done:
-        # Most characters are ASCII and have no program.
-        while at < stop and text[at] < 0x80:
-            symbol = np.int64(class_of[text[at]])
-            code = np.int64(action[state, symbol])
-            if program_start[code] != program_start[code + 1]:
+        # Most characters are ASCII and have no program, or start a piece.
+        begin, now = at, np.uint64(state)
+        while at < plain and text[at] < _ASCII:
+            found = short[now << _STATE_SHIFT | np.uint64(text[at])]
+            if found == _LONGER:
                 break
-            state = np.int64(next_state[state, symbol])
-            before, last = last, np.int64(at)
+            if found & _STARTS:
+                starts[count] = at
+                count += 1
+            now = np.uint64(found >> _NEXT)
             at += 1
+        if at > begin:
+            state = np.int64(now)
+            before = last if at == begin + 1 else np.int64(at - 2)
+            last = np.int64(at - 1)
         if at >= stop and not ends:
             break
-        symbol = np.int64(end_of_text)
+        symbol = np.int64(m.end_of_text)
         size = 0
         if at < stop:
             point, size = decode(text, at)
