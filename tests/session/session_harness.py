@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +17,16 @@ from tokenizers.trainers import BpeTrainer
 sys.path.append(str(Path(__file__).parent.parent / "incremental"))
 from incremental_onepiece import LETTERS, artifact, spec
 
+from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import end, page, paged, splice, tree
+from toktier_stream.session.header import Header
 from toktier_stream.session.record import Change, Session
 from toktier_stream.session.store import Store
+from toktier_stream.tokenizer.admission import load_encoder
 from toktier_stream.tokenizer.artifact import Artifact
+from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
+from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
 from toktier_stream.wire import digest
 
 __all__ = ["LETTERS", "artifact", "spec"]
@@ -58,6 +65,12 @@ PIECES = (
     "\u0e33",
 )  # fmt: skip
 
+RUNS = (
+    "a", "ab", "A", "aB", "7", " ", "\n", "\t", "\r\n", "=", "-", "語", "日本", "😀", "e\u0301",
+    "é", "가", "\u0301", "<|e", "<", " x", "'s", "\u00a0", "\n ", " \n", "ſ", "٣", "1-",
+)  # fmt: skip
+"""What long runs are made of."""
+
 texts = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 long_texts = st.lists(st.sampled_from(PIECES), min_size=20, max_size=60).map("".join)
 
@@ -83,6 +96,27 @@ def build(path: Path, pattern: str, normalizer: normalizers.Normalizer | None) -
     return Artifact.load(path)
 
 
+def family(
+    path: Path, normalizer: normalizers.Normalizer | None, *, normalized: bool, words: Sequence[str]
+) -> tuple[FastEncoder, ReferenceEncoder]:
+    """A tokenizer of :func:`build` that looks for every second added token in normalized text, or
+    takes some whole words although its merges do not make them; its engine and reference."""
+    build(path, CL100K, normalizer)
+    made = json.loads(path.read_text())
+    for i, token in enumerate(made["added_tokens"] if normalized else ()):
+        token["normalized"] = i % 2 == 0
+    model = made["model"]
+    model["ignore_merges"] = bool(words)
+    for word in words:
+        model["vocab"].setdefault(word, 1000 + len(word) * 7 + len(model["vocab"]))
+    path.write_text(json.dumps(made))
+    loaded = Artifact.load(path)
+    oracle = ReferenceEncoder(Reference(loaded))
+    encoder = load_encoder(loaded, reference=oracle.reference)
+    assert isinstance(encoder, FastEncoder)
+    return encoder, oracle
+
+
 def make_small(patch: pytest.MonkeyPatch) -> None:
     """Pages of about 70 bytes, nodes of 4 children, windows of 8 characters."""
     patch.setattr(page, "_ROOM", 60)
@@ -91,6 +125,21 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(end, "MOST", 120)
     patch.setattr(tree, "FAN", 4)
     patch.setattr(splice, "FIRST_WINDOW", 8)
+
+
+class Nothing:
+    """A store without records."""
+
+    def read(self, number: int, crc: int) -> bytes:
+        """See :class:`toktier_stream.session.page.Reader`."""
+        raise ToktierError(Code.STORE_CORRUPT, f"record {number}")
+
+
+def fresh(encoder: Encoder, text: bytes) -> Session:
+    """A session of a text, in memory only."""
+    session = Session(Header(b"session"), Nothing())
+    session.reset(encoder, text)
+    return session
 
 
 class MadeUp:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Callable
@@ -13,18 +12,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from session_harness import CL100K, LITERALS, PIECES, applied, build, check_session
+from session_harness import LITERALS, PIECES, RUNS, applied, check_session, family, fresh
 from tokenizers import normalizers
 
-from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import giant, stream
 from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.session.header import Header, decode, encode
 from toktier_stream.session.record import Session
 from toktier_stream.session.splice import View
 from toktier_stream.session.store import Store
-from toktier_stream.tokenizer.admission import load_encoder
-from toktier_stream.tokenizer.artifact import Artifact
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Encoder
 from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
@@ -35,9 +31,6 @@ _SETTINGS = settings(
     max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
-RUNS = ("a", "ab", "A", "aB", "7", " ", "\n", "\t", "\r\n", "=", "-", "語", "日本", "😀",
-        "e\u0301", "é", "가", "\u0301", "<|e", "<", " x", "'s", "\u00a0", "\n ", " \n", "ſ", "٣",
-        "1-")  # fmt: skip
 ENDS = (*PIECES, *LITERALS, "<|end|>" + "a" * 30, " " + "b" * 30, "\n", " ", "'", "5", "\u0338")
 
 runs = st.tuples(st.sampled_from(RUNS), st.integers(1, 60)).map(lambda x: x[0] * x[1])
@@ -51,14 +44,6 @@ todo = st.lists(
 )  # fmt: skip
 
 
-class Nothing:
-    """A store without records."""
-
-    def read(self, number: int, crc: int) -> bytes:
-        """See :class:`toktier_stream.session.page.Reader`."""
-        raise ToktierError(Code.STORE_CORRUPT, f"record {number}")
-
-
 @pytest.fixture(scope="module")
 def families(
     encoders: dict[str, Encoder],
@@ -69,20 +54,8 @@ def families(
     and takes some whole words although their merges do not make them."""
     found = {name: (encoders[name], oracles[name]) for name in ("plain", "nfc", "nfkc")}
     path = tmp_path_factory.mktemp("wide") / "wide.json"
-    build(path, CL100K, normalizers.NFC())
-    spec = json.loads(path.read_text())
-    for i, token in enumerate(spec["added_tokens"]):
-        token["normalized"] = i % 2 == 0
-    model = spec["model"]
-    model["ignore_merges"] = True
-    for word in ("aaaaaaa", "77", "ababX", "Ġbbb", "==="):
-        model["vocab"].setdefault(word, 1000 + len(word) * 7 + len(model["vocab"]))
-    path.write_text(json.dumps(spec))
-    loaded = Artifact.load(path)
-    oracle = ReferenceEncoder(Reference(loaded))
-    encoder = load_encoder(loaded, reference=oracle.reference)
-    assert isinstance(encoder, FastEncoder)
-    return {**found, "wide": (encoder, oracle)}
+    words = ("aaaaaaa", "77", "ababX", "Ġbbb", "===")
+    return {**found, "wide": family(path, normalizers.NFC(), normalized=True, words=words)}
 
 
 @pytest.fixture
@@ -133,9 +106,8 @@ def test_every_change_equals_the_reference(
 ) -> None:
     """Appends, new endings and edits, with marks from a dozen bytes without a cut on."""
     encoder, oracle = families[name]
-    session = Session(Header(b"session"), Nothing())
     text = start * 3
-    session.reset(encoder, text.encode())
+    session = fresh(encoder, text.encode())
     for step in steps:
         text, _ = change(session, encoder, text, step)
         check_session(session, oracle, text.encode())
@@ -157,9 +129,8 @@ def test_marks_are_taken(
     for run in RUNS:
         taken = 0
         for end in chooser.sample(ENDS, 16):
-            session = Session(Header(b"session"), Nothing())
             text = "x" + run * (150 // len(run))
-            session.reset(encoder, text.encode())
+            session = fresh(encoder, text.encode())
             for new in (run * chooser.randint(1, 9), run * 5 + end, run * 20, end, run):
                 text, by_mark = change(session, encoder, text, ("append", 0, 0, new))
                 taken += by_mark
@@ -178,8 +149,7 @@ def test_header_keeps_marks() -> None:
 
 def test_marks_of_other_tables_are_not_taken(low: None, encoder: Encoder) -> None:
     """A state is a number of one machine: another machine's mark is as good as none."""
-    session = Session(Header(b"session"), Nothing())
-    session.reset(encoder, b"ab" * 100)
+    session = fresh(encoder, b"ab" * 100)
     assert session.header().open
     session._open = tuple(m._replace(check=m.check ^ 1) for m in session._open)
     done = session.edit(encoder, 200, 200, b"ab")
@@ -189,8 +159,7 @@ def test_marks_of_other_tables_are_not_taken(low: None, encoder: Encoder) -> Non
 
 def test_a_damaged_record_stops_a_mark(low: None, encoder: Encoder) -> None:
     """A mark whose tokens the session does not have is not taken."""
-    session = Session(Header(b"session"), Nothing())
-    session.reset(encoder, b"ab" * 100)
+    session = fresh(encoder, b"ab" * 100)
     session._open = tuple(m._replace(tokens=m.tokens - 1) for m in session._open)
     assert session.edit(encoder, 200, 200, b"ab").route is Route.CPU
 
@@ -245,8 +214,7 @@ def test_an_append_to_a_giant_piece_costs_what_it_appends(
     for run in ("abeX", "7", "a", "語"):
         letters = list(run)
         text = "".join(chooser.choices(letters, k=1_000_000 // len(run.encode())))
-        session = Session(Header(b"session"), Nothing())
-        session.reset(encoder, text.encode())
+        session = fresh(encoder, text.encode())
         with monkeypatch.context() as patch:
             patch.setattr(Session, "view", view)
             patch.setattr(Session, "slice", piece)
@@ -297,8 +265,7 @@ def test_real_families(
         for end in chooser.sample(REAL_ENDS, 4):
             text = chooser.choice(("x", "", "the end. ", "\n", "<|im_end|>", "'"))
             text += "".join(chooser.choices(letters, k=1800))
-            session = Session(Header(b"session"), Nothing())
-            session.reset(encoder, text.encode())
+            session = fresh(encoder, text.encode())
             for new, kind in (
                 ("".join(chooser.choices(letters, k=chooser.randint(1, 300))), "append"),
                 ("".join(chooser.choices(letters, k=40)), "tail"),

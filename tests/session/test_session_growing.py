@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from session_harness import LETTERS, applied, artifact, check_session, spec
+from session_harness import LETTERS, applied, artifact, check_session, fresh, spec
 
-from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.change import Settled
 from toktier_stream.incremental.families import OnePieceEncoder
 from toktier_stream.session import growing
-from toktier_stream.session.header import Header
-from toktier_stream.session.record import Session
 from toktier_stream.session.store import Store
 from toktier_stream.tokenizer.artifact import Artifact
 from toktier_stream.tokenizer.face import Encoder
@@ -45,14 +42,6 @@ steps = st.lists(
 )
 
 
-class Nothing:
-    """A store without records."""
-
-    def read(self, number: int, crc: int) -> bytes:
-        """See :class:`toktier_stream.session.page.Reader`."""
-        raise ToktierError(Code.STORE_CORRUPT, f"record {number}")
-
-
 @pytest.mark.parametrize("prepend", [True, False])
 @given(start=texts, todo=steps)
 @_SETTINGS
@@ -61,9 +50,8 @@ def test_every_change_equals_the_reference(
 ) -> None:
     """Appends, truncations and edits, with small pages and marks close to each other."""
     encoder, reference = MADE[prepend]
-    session = Session(Header(b"session"), Nothing())
     text = start * 8
-    session.reset(encoder, text.encode())
+    session = fresh(encoder, text.encode())
     for x, y, new, append in todo:
         a, b = sorted(len(text) * v // 1000 for v in (x, y))
         if append:
@@ -81,8 +69,7 @@ def test_every_change_equals_the_reference(
 def test_appends_cost_what_they_append() -> None:
     """However long the text is; the mark stands in the evidence and in the header."""
     encoder, reference = MADE[True]
-    session = Session(Header(b"session"), Nothing())
-    session.reset(encoder, b"ab aab <a> b\n\n " * 4000)
+    session = fresh(encoder, b"ab aab <a> b\n\n " * 4000)
     text = session.text()
     session.edit(encoder, len(text), len(text), b" ab" * 100)
     for step in range(60):
@@ -142,9 +129,8 @@ def test_real_families(
     reference = Reference(loaded)
     source = __doc__ * 5 if transcripts is None else (transcripts / "README.md").read_text() * 5
     source += "日本語、中文。👩‍💻 \t\tthe end\n\n\n" * 3
-    session = Session(Header(b"session"), Nothing())
     text = source[:700]
-    session.reset(encoder, text.encode())
+    session = fresh(encoder, text.encode())
     at = 700
     for step in range(14):
         new = source[at : at + 30 * (step + 1)]

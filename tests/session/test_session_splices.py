@@ -15,11 +15,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from session_harness import PIECES, MadeUp, applied, check_session, long_texts, texts
+from session_harness import (
+    PIECES,
+    MadeUp,
+    Nothing,
+    applied,
+    check_session,
+    fresh,
+    long_texts,
+    texts,
+)
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import educational
-from toktier_stream.session import splice as splicing
+from toktier_stream.session.attempt import MAX_WIDENINGS
 from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.session.header import Header
 from toktier_stream.session.record import Session
@@ -31,21 +40,6 @@ _SETTINGS = settings(
     max_examples=int(os.environ.get("TOKTIER_TEST_EXAMPLES", "60")),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-
-
-class Nothing:
-    """A store without records."""
-
-    def read(self, number: int, crc: int) -> bytes:
-        """See :class:`toktier_stream.session.page.Reader`."""
-        raise ToktierError(Code.STORE_CORRUPT, f"record {number}")
-
-
-def fresh(encoder: Encoder, text: bytes) -> Session:
-    """A session of a text, in memory only."""
-    session = Session(Header(b"session"), Nothing())
-    session.reset(encoder, text)
-    return session
 
 
 def offsets(text: str, draw: st.DataObject) -> tuple[int, int]:
@@ -208,7 +202,7 @@ def test_a_text_without_cuts_is_widened_and_then_encoded_whole(
     session._open = ()
     change = session.edit(encoder, len(text), len(text), b"a")
     assert change.evidence.fallback
-    assert change.evidence.widenings == splicing.MAX_WIDENINGS
+    assert change.evidence.widenings == MAX_WIDENINGS
     assert change.route is Route.CPU
     assert change.keep > session.tokens - 5
     check_session(session, encoder, text + b"a")
@@ -220,7 +214,7 @@ def test_a_cut_further_away_is_found_by_widening(small: None, encoder: Encoder) 
     session = fresh(encoder, text)
     change = session.edit(encoder, len(text), len(text), b"a")
     assert change.route is Route.SPLICE
-    assert 0 < change.evidence.widenings <= splicing.MAX_WIDENINGS
+    assert 0 < change.evidence.widenings <= MAX_WIDENINGS
     assert not change.evidence.fallback
     check_session(session, encoder, text + b"a")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
@@ -12,21 +11,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from session_harness import CL100K, LITERALS, PIECES, applied, build, check_session
+from session_harness import LITERALS, PIECES, RUNS, applied, check_session, family, fresh
 from tokenizers import normalizers
 
 sys.path.append(str(Path(__file__).parent.parent / "incremental"))
 from incremental_texts import piece
 
-from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental import tail
 from toktier_stream.session import giant, stream
 from toktier_stream.session.engines import open_tokenizer
-from toktier_stream.session.header import Header
 from toktier_stream.session.record import Session
 from toktier_stream.session.store import Store
-from toktier_stream.tokenizer.admission import load_encoder
-from toktier_stream.tokenizer.artifact import Artifact
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Encoder
 from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
@@ -40,21 +35,11 @@ _SETTINGS = settings(
 
 Pair = tuple[Encoder, ReferenceEncoder]
 
-RUNS = ("a", "ab", "A", "aB", "7", " ", "\n", "\t", "\r\n", "=", "語", "😀", "e\u0301", "é", "가",
-        "\u0301", "<|e", "<", " x", "'s", "\n ", " \n", "ſ", "1-")  # fmt: skip
 runs = st.tuples(st.sampled_from(RUNS), st.integers(1, 30)).map(lambda x: x[0] * x[1])
 mixed = st.lists(st.sampled_from((*PIECES, *LITERALS)), max_size=8).map("".join)
 letters = st.text("abeXq 1.\n'<|", max_size=30)
 texts = st.lists(runs | mixed | letters | st.text(max_size=5), max_size=4).map("".join)
 widths = st.lists(st.integers(1, 5), min_size=1, max_size=8)
-
-
-class Nothing:
-    """A store without records."""
-
-    def read(self, number: int, crc: int) -> bytes:
-        """See :class:`toktier_stream.session.page.Reader`."""
-        raise ToktierError(Code.STORE_CORRUPT, f"record {number}")
 
 
 @pytest.fixture(scope="module")
@@ -67,24 +52,9 @@ def families(
     "wide" looks for some added tokens in normalized text."""
     found: dict[str, Pair] = {name: (encoders[name], oracles[name]) for name in encoders}
     folder = tmp_path_factory.mktemp("more")
-    for name, normalizer in (("whole", None), ("wide", normalizers.NFC())):
-        path = folder / f"{name}.json"
-        build(path, CL100K, normalizer)
-        spec = json.loads(path.read_text())
-        if name == "wide":
-            for i, token in enumerate(spec["added_tokens"]):
-                token["normalized"] = i % 2 == 0
-        else:
-            model = spec["model"]
-            model["ignore_merges"] = True
-            for word in ("aaaaaaa", "77", "ababX", "Ġbbb", "===", "Ġx"):
-                model["vocab"].setdefault(word, 1000 + len(word) * 7 + len(model["vocab"]))
-        path.write_text(json.dumps(spec))
-        loaded = Artifact.load(path)
-        oracle = ReferenceEncoder(Reference(loaded))
-        encoder = load_encoder(loaded, reference=oracle.reference)
-        assert isinstance(encoder, FastEncoder)
-        found[name] = encoder, oracle
+    words = ("aaaaaaa", "77", "ababX", "Ġbbb", "===", "Ġx")
+    found["whole"] = family(folder / "whole.json", None, normalized=False, words=words)
+    found["wide"] = family(folder / "wide.json", normalizers.NFC(), normalized=True, words=())
     return found
 
 
@@ -128,9 +98,8 @@ def test_every_small_append_equals_the_reference(
 ) -> None:  # fmt: skip
     """Text that comes in a few characters at a time, then an edit, then more of it."""
     encoder, oracle = families[name]
-    session = Session(Header(b"session"), Nothing())
     text = start
-    session.reset(encoder, text.encode())
+    session = fresh(encoder, text.encode())
     for turn in range(2):
         settled = Settled()
         settled.check(session, encoder)
@@ -155,8 +124,7 @@ def test_small_appends_in_a_row_go_by_a_stream(families: dict[str, Pair]) -> Non
     """From the second on; each encodes about what it appends and nothing of the session is read."""
     encoder, oracle = families["plain"]
     text = "the quick brown fox jumps over the lazy dog. " * 40
-    session = Session(Header(b"session"), Nothing())
-    session.reset(encoder, text.encode())
+    session = fresh(encoder, text.encode())
     routes = []
     for part in ("The", " qu", "ick", " b", "ro", "wn", " ", "f", "ox."):
         done = session.edit(encoder, session.bytes, session.bytes, part.encode())
@@ -219,8 +187,7 @@ def test_settled_tokens_follow_closely(families: dict[str, Pair], name: str) -> 
     chooser = random.Random(name)
     words = ["the", "fox", "it's", "lazy,", "brown.\n", "12", "émile", "(x)", "don't"]
     for step in (3, 400):
-        session = Session(Header(b"session"), Nothing())
-        session.reset(encoder, b"the ")
+        session = fresh(encoder, b"the ")
         settled, behind = Settled(), []
         for _ in range(200):
             new = " ".join(chooser.choices(words, k=60 if step > 3 else 1))[:step] + " "
@@ -228,8 +195,7 @@ def test_settled_tokens_follow_closely(families: dict[str, Pair], name: str) -> 
             behind.append(settled.check(session, encoder))
         assert sorted(behind)[len(behind) // 2] <= 4
         assert max(behind) <= 16
-    session = Session(Header(b"session"), Nothing())
-    session.reset(encoder, b"a" * 30_000)
+    session = fresh(encoder, b"a" * 30_000)
     settled = Settled()
     for _ in range(30):
         session.edit(encoder, session.bytes, session.bytes, b"qX" * 200)
@@ -253,8 +219,7 @@ def test_real_families(family_file: Callable[[str], Path], family: str) -> None:
     done = streamed = 0
     while done < APPENDS:
         text = piece(chooser, tags) * 2
-        session = Session(Header(b"session"), Nothing())
-        session.reset(encoder, text.encode())
+        session = fresh(encoder, text.encode())
         settled = Settled()
         while len(text) < 1000:
             new, at = piece(chooser, tags), 0
