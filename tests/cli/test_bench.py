@@ -16,7 +16,7 @@ from toktier_stream.tokenizer.shipped import shipped_path
 SMALL = ("-t", f"small={shipped_path()}")
 RUNS = {
     "append": ("--contexts", "2K,6K", "--appends", "256,1.5K", "--rounds", "1", "--no-peers"),
-    "store": ("--sizes", "3K", "--sessions", "3", "--batches", "1", "--resident", "0"),
+    "store": ("--sizes", "3K", "--sessions", "3", "--batches", "1", "--resident", ""),
     "encode": ("--sizes", "2K", "--rounds", "1"),
     "incremental": ("--family", "4", "--updates", "2000", "--rounds", "1"),
 }
