@@ -25,6 +25,8 @@ from toktier_stream.wire.messages import AppendEvent, Edit, Operation, Reset, To
 from toktier_stream.wire.parts import UpdateJoiner
 
 WITHIN_S = 60.0
+READY_S = 240.0
+"""A worker's start: on a fresh machine the kernels are compiled first."""
 PARTITIONS = 4
 
 
@@ -90,7 +92,7 @@ class Running(AbstractAsyncContextManager["Running"]):
         await self.broker.start()
         self.task = asyncio.create_task(self.worker.run())
         ready = asyncio.create_task(self.worker.ready.wait())
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(READY_S):
             await asyncio.wait({self.task, ready}, return_when=asyncio.FIRST_COMPLETED)
         if self.task.done():
             ready.cancel()
