@@ -89,6 +89,12 @@ class Settings(BaseSettings):
     miss_bytes: int = Field(
         16 * KIB, ge=0, description="full texts from this size on are encoded in the slow lane"
     )
+    turn_threads: int = Field(
+        0,
+        ge=0,
+        description="partitions that compute at a time; 0: one, which is fastest, or all cores for "
+        "tokenizers without an engine",
+    )
     miss_threads: int = Field(0, ge=0, description="of the slow lane; 0: cores less one")
     miss_queue_bytes: int = Field(512 * MIB, ge=KIB, description="memory of the slow lane, about")
     miss_linger_ms: float = Field(1, ge=0, description="a device's launch waits for more texts")

@@ -80,7 +80,11 @@ class Shared:
     machine: Machine
     sampler: Sampler
     verifier: ShadowVerifier
-    executor: Executor
+    turns: Executor
+    """Of what partitions compute. One thread: threads that call short kernels take the
+    interpreter's lock from each other at each of them."""
+    background: Executor
+    """Of what must not keep others' turns waiting: restores."""
     batcher: Batcher
     instruments: telemetry.Instruments
     rejects: RejectLimit
@@ -285,7 +289,7 @@ class Partition:
             partial(shared.broker.reader, s.topic_sessions),
             self.number,
             self._store,
-            self._in_thread,
+            self._in_background,
             s.restore_deadline_s,
             shared.instruments,
             claim=claim,
@@ -323,7 +327,7 @@ class Partition:
         shadowed = sorted(follower.lineage.shadowed | self._shadowed)
         for start in range(0, len(shadowed), CHUNK):
             keys = shadowed[start : start + CHUNK]
-            values = await self._in_thread(partial(_values, self._store, keys))
+            values = await self._in_background(partial(_values, self._store, keys))
             topic = self._shared.settings.topic_sessions
             changes = [
                 OutRecord(topic, key, value, (), self.number)
@@ -403,9 +407,12 @@ class Partition:
             self._shared.verifier.offer(sample)
         self._measure(work, started, processed, sent, stored)
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
+    async def _in_background(self, call: Callable[[], T]) -> T:
+        return await self._in_thread(call, self._shared.background)
+
+    async def _in_thread(self, call: Callable[[], T], executor: Executor | None = None) -> T:
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._shared.executor, call)
+        running = loop.run_in_executor(executor or self._shared.turns, call)
         running.add_done_callback(_told)  # where a life was abandoned, nobody asks
         self._shared.threads[self.number] = running
         return await asyncio.shield(running)

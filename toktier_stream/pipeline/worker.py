@@ -12,6 +12,7 @@ from toktier_stream import telemetry
 from toktier_stream.broker.port import Broker, Copies, GroupConsumer, TopicSpec
 from toktier_stream.config import KIB, Settings
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.incremental.families import OnePieceEncoder
 from toktier_stream.pipeline.batcher import Batcher
 from toktier_stream.pipeline.changelog import Progress
 from toktier_stream.pipeline.devices import DeviceTokenizer, OpenCard, open_devices
@@ -134,7 +135,8 @@ class Worker:
             copies=Copies(s.standby_replicas, self._warm),
         )
         self._consumer = consumer
-        executor = ThreadPoolExecutor(thread_name_prefix="encode")
+        background = ThreadPoolExecutor(thread_name_prefix="background")
+        turns: ThreadPoolExecutor | None = None
         self._verifier.start()
         monitor = Monitor(
             s, self._health, self.facts, consumer.lag,
@@ -142,10 +144,11 @@ class Worker:
         )  # fmt: skip
         beating = asyncio.create_task(monitor.run(), name="monitor")
         try:
-            await asyncio.get_running_loop().run_in_executor(executor, self._prepare)
+            await asyncio.get_running_loop().run_in_executor(background, self._prepare)
             self._warmed = True
             self.warmed.set()
-            shared = self._shared(consumer, executor)
+            turns = ThreadPoolExecutor(self._turn_threads(), thread_name_prefix="turn")
+            shared = self._shared(consumer, turns, background)
             await consumer.start()
             self.started = True
             _LOG.info("worker_started", topic=s.topic_appends, group=s.group)
@@ -155,7 +158,10 @@ class Worker:
             _LOG.error("worker_failed", code=self._error, error=type(error).__name__)
             raise
         finally:
-            await self._shut_down(consumer, executor)
+            await self._shut_down(consumer, background)
+            if turns is not None:
+                turns.shutdown()
+            self._close_stores()
             beating.cancel()
             await asyncio.wait({beating})
 
@@ -177,7 +183,17 @@ class Worker:
             )
         self._devices = open_devices(self._registry, self._settings, self._open_card)
 
-    def _shared(self, consumer: GroupConsumer, executor: ThreadPoolExecutor) -> Shared:
+    def _turn_threads(self) -> int:
+        """How many partitions compute at a time."""
+        engines = (FastEncoder, OnePieceEncoder)
+        if all(isinstance(entry.encoder, engines) for entry in self._registry.entries()):
+            return self._settings.turn_threads or 1
+        # The reference takes seconds for a large text, and lets others run meanwhile.
+        return self._settings.turn_threads or len(os.sched_getaffinity(0))
+
+    def _shared(
+        self, consumer: GroupConsumer, turns: ThreadPoolExecutor, background: ThreadPoolExecutor
+    ) -> Shared:
         """What the partitions share; the slow lane is started."""
         s = self._settings
         self._batcher = Batcher(
@@ -196,7 +212,8 @@ class Worker:
             machine=Machine(self._registry, Limits(s.max_session_bytes)),
             sampler=Sampler(s.verify_rate, s.verify_seed, self._verifier.turned_away),
             verifier=self._verifier,
-            executor=executor,
+            turns=turns,
+            background=background,
             batcher=self._batcher,
             instruments=self._instruments,
             rejects=self._rejects,
@@ -252,7 +269,7 @@ class Worker:
         await asyncio.gather(*(standby.stop() for standby in ended))
         for p in sorted(copied - self._standbys.keys() - self._lives.keys()):
             self._standbys[p] = standby = Standby(
-                p, self._store(p), self._settings, self._broker, shared.executor, shared.threads,
+                p, self._store(p), self._settings, self._broker, shared.background, shared.threads,
                 self._instruments,
             )  # fmt: skip
             standby.start()
@@ -307,17 +324,20 @@ class Worker:
         if life is not None:
             life.verdict(sample, record)
 
-    async def _shut_down(self, consumer: GroupConsumer, executor: ThreadPoolExecutor) -> None:
+    async def _shut_down(self, consumer: GroupConsumer, background: ThreadPoolExecutor) -> None:
         deadline = self._settings.shutdown_deadline_s
         in_time = await asyncio.gather(*(life.stop(deadline) for life in self._lives.values()))
         self.abandoned = not all(in_time)
         await asyncio.gather(*(standby.stop() for standby in self._standbys.values()))
         if self._batcher is not None:
-            await asyncio.get_running_loop().run_in_executor(executor, self._batcher.stop)
+            await asyncio.get_running_loop().run_in_executor(background, self._batcher.stop)
         await self._verifier.stop()
         await consumer.stop()
         # Engines that are being compiled cannot be interrupted, and nothing waits for them.
-        executor.shutdown(wait=self._warmed, cancel_futures=not self._warmed)
+        background.shutdown(wait=self._warmed, cancel_futures=not self._warmed)
+
+    def _close_stores(self) -> None:
+        """When nothing uses them any more."""
         for partition, store in self._stores.items():
             try:
                 store.close()
