@@ -9,10 +9,8 @@ line says which and why; with ``TOKTIER_TEST_REQUIRE_ALL=1`` that is an error in
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from kafka_loader import kafka_module
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FAMILIES = (
@@ -32,17 +31,7 @@ _left_out: dict[str, str] = {}
 @pytest.fixture(scope="session")
 def kafka_script() -> ModuleType:
     """``ops/kafka.py`` as a module."""
-    return _load_kafka_script()
-
-
-def _load_kafka_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ops_kafka", REPOSITORY / "ops" / "kafka.py")
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError("ops/kafka.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ops_kafka"] = module
-    spec.loader.exec_module(module)
-    return module
+    return kafka_module()
 
 
 def _tokenizers_folder() -> Path:
@@ -76,7 +65,7 @@ def _missing_own_kafka() -> str:
     absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
     if absent:
         return f"Apache Kafka cannot be started: no {' and no '.join(absent)}"
-    script = _load_kafka_script()
+    script = kafka_module()
     try:
         script.fetch()
     except script.KafkaError as error:
@@ -183,7 +172,7 @@ def kafka_bootstrap() -> Iterator[str]:
     if given:
         yield given
         return
-    handle = _load_kafka_script().start()
+    handle = kafka_module().start()
     try:
         yield handle.bootstrap
     finally:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib.util
 import json
 import signal
 import sys
@@ -22,7 +21,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import ModuleType
 from typing import Any
 
 from chaos_fleet import (
@@ -37,6 +35,7 @@ from chaos_fleet import (
     wipe,
 )
 from chaos_traffic import Traffic
+from kafka_loader import kafka_module
 from pipeline_harness import kafka_backend, make_settings
 
 from toktier_stream.broker.port import Copies
@@ -228,18 +227,6 @@ class Chaos:
         filler.unlink(missing_ok=True)
 
 
-def kafka_script() -> ModuleType:
-    """``ops/kafka.py`` as a module."""
-    path = Path(__file__).resolve().parents[2] / "ops" / "kafka.py"
-    spec = importlib.util.spec_from_file_location("ops_kafka", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ops_kafka"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def main() -> int:
     """The long form; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -261,7 +248,7 @@ def main() -> int:
         workers=o.workers,
         delivery=o.delivery,
     )
-    kafka = kafka_script().start()
+    kafka = kafka_module().start()
     chaos = None
     try:
         with tempfile.TemporaryDirectory(prefix="toktier-chaos-") as temporary:

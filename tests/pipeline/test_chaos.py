@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from chaos import Chaos, Plan, kafka_script
+from chaos import Chaos, Plan
+from kafka_loader import kafka_module
 
 pytestmark = [pytest.mark.kafka_own, pytest.mark.timeout(600)]
 
@@ -31,7 +32,7 @@ async def test_every_stream_equals_the_reference_whatever_happens(delivery, tmp_
     """Workers are killed, stopped and robbed, the broker crashes, members come and go: each event
     is answered (once, where that is promised), and every stream on the way is the reference's."""
     plan = PLANS[delivery]
-    kafka = kafka_script().start()
+    kafka = kafka_module().start()
     try:
         report = await Chaos(plan, kafka, tmp_path).run()
     finally:
