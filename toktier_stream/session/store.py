@@ -311,8 +311,11 @@ class Store:
                 elif kind == SESSION:
                     if value is None:
                         txn.delete(name, db=sessions)
-                    elif not txn.replace(name, value, db=sessions):
-                        self._expiry.add(txn, name, headers.touched_ms(value))
+                    else:
+                        # Headers grow and shrink. LMDB joins half-empty pages only after a removal.
+                        if not txn.delete(name, db=sessions):
+                            self._expiry.add(txn, name, headers.touched_ms(value))
+                        txn.put(name, value, db=sessions)
                 else:
                     raise ToktierError(Code.STORE_FORMAT, f"a changelog key of kind {kind!r}")
             moved = self._expiry.settle(txn)
