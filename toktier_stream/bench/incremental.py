@@ -1,7 +1,8 @@
 """Every-prefix BPE: the tables of Verma & Ying (section 4 and appendix D) beside ours.
 
-Four tables: the constructed family (figure 1), searches and probes on ordinary text (tables 1 and
-2), construction and memory (table 3), and adversarial inputs against prose. Timings are medians of
+Five tables: the constructed family (figure 1), searches and probes on ordinary text (tables 1 and
+2), construction and memory (table 3), adversarial inputs against prose, and appends to long runs
+without boundaries (incremental_walls.py). Timings are medians of
 CPU time over rounds in which the searches take turns. Every timed state is compared with the
 walk's, and the walk's with offline BPE at some prefixes.
 """
@@ -21,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from toktier_stream.bench.incremental_walls import CONTEXT as WALL
+from toktier_stream.bench.incremental_walls import walls
 from toktier_stream.bench.prose import Prose
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental import pipeline, selftest, tables
@@ -68,6 +71,7 @@ def run(
     sizes: Sequence[int] = FAMILY_SIZES,
     updates: int = UPDATES,
     rounds: int = 5,
+    wall_context: int = WALL,
     progress: Progress = lambda _: None,
 ) -> Result:
     """Measure; returns what :func:`toktier_stream.bench.incremental_tables.show` prints.
@@ -75,6 +79,7 @@ def run(
     ``vocabularies``: name to tokenizer.json. ``corpora``: name to UTF-8, of which the first
     ``updates`` bytes are used; generated English and the standard library's sources if None.
     ``sizes``: the k of the constructed family (13 takes 1 GB and half a minute; empty: none).
+    ``wall_context``: characters of the runs without boundaries that are appended to (0: none).
     Raises ``TOKENIZER_UNSUPPORTED`` for a model that is not plain BPE, ``RuntimeError`` if two
     searches or a search and offline BPE ever differ.
     """
@@ -89,6 +94,7 @@ def run(
         "searches": [],
         "memory": [],
         "adversarial": [],
+        "walls": [],
     }
     for k in sizes:
         progress(f"constructed family, t = {2**k}")
@@ -103,6 +109,10 @@ def run(
         progress(f"{name}: adversarial inputs")
         prose = next(iter(texts.values()))
         result["adversarial"].append(adversarial(subject, prose, updates, rounds))
+        if wall_context:
+            progress(f"{name}: appends to runs without boundaries")
+            found = walls(name, path, rounds, context=wall_context)
+            result["walls"] += [] if found is None else [found]
     return result
 
 

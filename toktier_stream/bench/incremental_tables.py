@@ -25,6 +25,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(_family(result))
     if result["searches"]:
         console.print(_probes(result), _times(result), _memory(result), _adversarial(result))
+    if result["walls"]:
+        console.print(_walls(result))
     console.print(
         f"Searches: W walk, S suffixes, B count-balanced, C component-weighted, D hybrid. "
         f"Medians of {result['rounds']} rounds; load average {result['load_average']:.1f} on "
@@ -120,5 +122,23 @@ def _adversarial(result: dict[str, Any]) -> Table:
             row["vocabulary"],
             f"{row['ns_per_symbol']['prose']:.1f} ns",
             *(f"{row['times_prose'][name]:.2f}" for name in inputs),
+        )
+    return table
+
+
+def _walls(result: dict[str, Any]) -> Table:
+    rows = result["walls"]
+    kinds = [name for name in rows[0]["times_prose"] if name != "prose"]
+    table = _table(
+        f"Appends of {rows[0]['append']:,} characters to {rows[0]['context']:,} without "
+        "boundaries, as multiples of prose",
+        "vocabulary", "prose", *kinds, "load",
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row["vocabulary"],
+            f"{row['us']['prose']:.0f} us",
+            *(f"{row['times_prose'][kind]:.2f}" for kind in kinds),
+            f"{row['load_average']:.1f}",
         )
     return table

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from toktier_stream.incremental.jit import kernel
 from toktier_stream.incremental.rules import Ints, Longs, Symbols
 from toktier_stream.tokenizer.face import Ids
+from toktier_stream.tokenizer.jit import forced
 
 Sizes = npt.NDArray[np.uint16]
 
@@ -27,7 +28,7 @@ class Words(NamedTuple):
     longest: int
 
 
-@kernel
+@forced
 def emit(
     text: Symbols,
     theta: Ints,
@@ -88,7 +89,7 @@ def rejoin(
     return kept, p, kept + fresh
 
 
-@kernel
+@forced
 def _back(theta: Ints, p: int, stop: int, words: Any, ids: Ids, lengths: Ids) -> tuple[int, int]:
     """Write the chain from prefix ``p`` down to ``stop`` or the first boundary left of it, at the
     end of the room: where it begins there, -1 where a byte has no token; and that boundary."""

@@ -230,7 +230,11 @@ def look(old: Stored, encoder: FastEncoder) -> Marks:
 def near(marks: Marks, start: int, size: int) -> Marks:
     """The marks that stay after an edit from byte ``start`` on that did without them, in a text of
     now ``size`` bytes; those far from its end are of no use."""
-    return tuple(m for m in marks if m.since <= start and size - m.size <= 4 * GIANT)
+    low = size - 4 * GIANT
+    for mark in marks:
+        if mark.since > start or mark.size < low:
+            return tuple(m for m in marks if m.since <= start and m.size >= low)
+    return marks
 
 
 def edit(

@@ -12,7 +12,8 @@ the evidence of each answer, ``boundary_byte`` is where the open piece begins. W
 (an added token that ends in the new text, a character that normalization may have a say in) ends
 the stream, and the append goes the ordinary way.
 
-Giant pieces (giant.py) are streamed, too, and there by larger appends as well: where no safe cut is
+Giant pieces (giant.py) are streamed, too, and there by larger appends as well, as is text of many
+short tokens, which cost the encoder more than a stream: where no safe cut is
 near, a stream begins at the session's mark, and it gives a new mark whenever it lets the first part
 of a long piece go.
 """
@@ -32,13 +33,15 @@ from toktier_stream.wire.messages import Evidence, Route
 SMALL: Final = 256
 """Bytes of an append, at most; for more the window is no more work. (Not so in a long piece.)"""
 LARGE: Final = 1 << 16
-"""The same where the open piece is long."""
+"""The same where the open piece is long, or tokens are short."""
 _RENEW: Final = 2048
 """Bytes from the newest mark of a giant piece to the end from which on another is wanted."""
 _FIRST: Final = 1
 """Small appends that go the ordinary way before a stream is opened."""
 _BEFORE: Final = 512
 """Bytes left of the run in which a safe cut is looked for."""
+_DENSE: Final = 0.5
+"""Tokens a byte, at the end, above which larger appends are read on as well: base64, keys."""
 _AGAIN: Final = 8
 """The same after a stream ended or could not be opened."""
 
@@ -69,8 +72,10 @@ def append(
 ) -> tuple[Splice | None, Stream | None]:
     """The splice of one append, if it goes by a stream; and the stream after it, whose ``digest``
     is still to be set where it does not."""
-    if not 0 < len(text) <= (LARGE if marks or long(stream) else SMALL):
-        return None, None
+    if not 0 < len(text) <= SMALL:
+        worth = marks or long(stream) or _dense(old)
+        if not 0 < len(text) <= LARGE or not worth:
+            return None, None
     if stream is None or stream.encoder is not encoder or stream.digest != old.digest:
         return None, Stream(encoder, 0, _FIRST - 1)
     if stream.tail is None:
@@ -89,6 +94,7 @@ def append(
     if again:
         again = kernels.characters(tail.context[-again:])
     digest = kernels.replace_suffix(old.digest, tail.ids[grown.keep - tail.tokens :], grown.ids)
+    chars = kernels.characters(text)
     splice = Splice(
         keep=grown.keep,
         ids=grown.ids,
@@ -103,10 +109,11 @@ def append(
             boundary_byte=tail.at,
             run_tokens=stream.run_tokens,
             run_chars=stream.run_chars,
-            chars_encoded=again + kernels.characters(text),
+            chars_encoded=again + chars,
             engine=encoder.engine,
         ),
         digest=digest,
+        grown=chars,
     )
     place, following = grown.place, stream.following
     if place is None and marks:
@@ -127,6 +134,13 @@ def append(
 def long(stream: Stream | None) -> bool:
     """Whether the open piece is long."""
     return stream is not None and stream.tail is not None and len(stream.tail.theta) > 2 * SMALL
+
+
+def _dense(old: Stored) -> bool:
+    """Whether the end's tokens are so short that the encoder has much to merge for each."""
+    size = old.bytes
+    end = old.view(max(0, size - _BEFORE), size)
+    return len(end.ids) > _DENSE * len(end.text)
 
 
 def settled(stream: Stream | None, old: Stored) -> int:
