@@ -6,7 +6,7 @@ import pytest
 from chaos import Chaos, Plan
 from kafka_loader import kafka_module
 
-pytestmark = [pytest.mark.kafka_own, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka_own, pytest.mark.timeout(1000)]
 
 PLANS = {
     "exactly_once": Plan(
@@ -14,7 +14,7 @@ PLANS = {
         faults={"kill": 2, "wipe": 1, "damage": 1, "page": 1, "pause": 1, "broker": 1, "storm": 1},
         sessions=5,
         longest_wait_s=3.0,
-        deadline_s=400.0,
+        deadline_s=900.0,
     ),
     "at_least_once": Plan(
         seed=6,
@@ -22,7 +22,7 @@ PLANS = {
         sessions=4,
         delivery="at_least_once",
         longest_wait_s=3.0,
-        deadline_s=300.0,
+        deadline_s=900.0,
     ),
 }
 
