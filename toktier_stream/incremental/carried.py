@@ -52,9 +52,9 @@ def carried(compiled: Compiled, machine: Machine, tables: Tables) -> Packed:
         (w.short, np.uint32), (machine.live, np.int64), (literals.first, np.bool_),
         (literals.edges, np.uint64), (literals.final, np.int64), (kinds, np.uint8),
         (tables.ids, np.uint32), (tables.forest.length, np.uint16), (child, np.int32),
-        (label, np.uint8), (whole, np.int64), (steps.kids, np.uint32), (steps.marks, np.uint64),
-        (steps.sign, np.uint16), (steps.pairs, np.uint32), (steps.buckets, np.uint32),
-        (steps.root, np.int32), (steps.symbol, np.int32),
+        (label, np.uint8), (whole, np.int64), (steps.kids, np.uint32), (steps.grown, np.uint32),
+        (steps.marks, np.uint64), (steps.sign, np.uint16), (steps.pairs, np.uint32),
+        (steps.buckets, np.uint32), (steps.root, np.int32), (steps.symbol, np.int32),
     )  # fmt: skip
 
 
@@ -124,7 +124,8 @@ def laid_of(plan: Longs) -> Any:
     return Laid(
         np.uint64(plan[17, 0]), np.uint64(plan[18, 0]), np.uint64(plan[19, 0]),
         np.uint64(plan[20, 0]), np.uint64(plan[21, 0]), np.uint64(plan[22, 0]),
-        np.uint64(plan[23, 0]), np.uint64(numbers[5]), np.uint64(0), np.uint64(numbers[6]),
+        np.uint64(plan[23, 0]), np.uint64(plan[24, 0]), np.uint64(numbers[5]), np.uint64(0),
+        np.uint64(numbers[6]),
     )  # fmt: skip
 
 

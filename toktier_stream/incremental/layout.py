@@ -40,11 +40,15 @@ Signs = npt.NDArray[np.uint16]
 class Steps(NamedTuple):
     """What the walk reads.
 
-    ``kids``, uint32[K+1, 8]: a row for each non-root, by (parent, low): where its interval begins
-    and how wide it is, the node, its length and (from bit :data:`LENGTH_BITS`) a shift, its
-    children's first bucket, where the first child's interval begins, its first word of marks, their
-    number's logarithm and (from bit :data:`MARK_BITS`) the values of x from the first interval's
-    beginning to the last one's end. A row fills half a cache line; the last one is of no node.
+    ``kids``, uint32[K+1, 4]: a row for each non-root, by (parent, low): where its interval begins
+    and how wide it is, the node, and its row of ``grown``. Four rows fill a cache line; the last
+    one is of no node.
+
+    ``grown``, uint32[G+1, 8]: a row for each non-root that has children, row 0 for all others: its
+    length and (from bit :data:`LENGTH_BITS`) a shift, its children's first bucket, where the first
+    child's interval begins, its first word of marks, and the logarithm of their number with (from
+    bit :data:`MARK_BITS`) the values of x from the first interval's beginning to the last one's
+    end.
 
     ``marks``: uint64; word 0 is of nodes without children, and has none. ``sign``: of each node,
     uint16[N+1], and some more to be read beyond.
@@ -56,6 +60,7 @@ class Steps(NamedTuple):
     first, :data:`FREE` if free). ``root`` and ``symbol``: the forest's."""
 
     kids: Counts
+    grown: Counts
     marks: Words
     sign: Signs
     pairs: Counts
@@ -64,7 +69,7 @@ class Steps(NamedTuple):
     symbol: Ints
 
 
-STORED: Final = ("kids", "marks", "sign", "pairs", "buckets")
+STORED: Final = ("kids", "grown", "marks", "sign", "pairs", "buckets")
 
 
 def index(forest: Forest) -> Steps:
@@ -73,9 +78,9 @@ def index(forest: Forest) -> Steps:
     parent = forest.right[inner]
     order = np.lexsort((forest.low[inner], parent))
     inner, parent = inner[order], parent[order]
-    kids = np.zeros((len(inner) + 1, 8), dtype=np.uint32)
+    kids = np.zeros((len(inner) + 1, 4), dtype=np.uint32)
     low, high = forest.low[inner], forest.high[inner]
-    for at, column in enumerate((low, high - low, inner, forest.length[inner])):
+    for at, column in enumerate((low, high - low, inner)):
         kids[:-1, at] = column
 
     # A root's children by low lie together per last symbol of their left side.
@@ -107,10 +112,15 @@ def index(forest: Forest) -> Steps:
     marks = np.zeros(1 + int(words[-1]) if len(words) else 1, dtype=np.uint64)
     words = 1 + words - (1 << bits >> 6)
     _mark(kids, begin, count, forest.left, ends, sign, bits, words, marks)
-    kids[has, 3] |= (wide << LENGTH_BITS).astype(np.uint32)
-    for at, values in ((4, place + len(of_roots)), (5, origin), (6, words)):
-        kids[has, at] = values
-    kids[has, 7] = bits | span << MARK_BITS
+    kids[has, 3] = 1 + np.arange(len(has))
+    grown = np.zeros((len(has) + 1, 8), dtype=np.uint32)
+    columns = (
+        forest.length[inner[has]] | wide << LENGTH_BITS, place + len(of_roots), origin, words,
+        bits | span << MARK_BITS,
+    )  # fmt: skip
+    for at, values in enumerate(columns):
+        grown[1:, at] = values
+    grown[0, 0] = 1  # what stands there is looked up before it is known that there are no marks
 
     # Two more buckets, for pairs without children: the last row.
     nowhere = len(of_roots) + len(of_inner)
@@ -126,22 +136,32 @@ def index(forest: Forest) -> Steps:
         pairs = np.full((size, 4), FREE, dtype=np.uint32)
         rows = np.stack((keys // symbols, keys % symbols, offset, shift), axis=1)
         _fill(pairs, rows.astype(np.uint32))
-    return laid_out(forest, kids, marks, sign, pairs, buckets)
+    return laid_out(forest, kids, grown, marks, sign, pairs, buckets)
 
 
 def laid_out(
-    forest: Forest, kids: Counts, marks: Words, sign: Signs, pairs: Counts, buckets: Counts
+    forest: Forest,
+    kids: Counts,
+    grown: Counts,
+    marks: Words,
+    sign: Signs,
+    pairs: Counts,
+    buckets: Counts,
 ) -> Steps:
     """The same from arrays that were stored."""
-    # Rows begin at a cache line.
-    plain = np.zeros(kids.size + 2 * _LINE // 4, dtype=np.uint32)
-    skip = -plain.ctypes.data % _LINE // 4
-    aligned = plain[skip : skip + kids.size].reshape(kids.shape)
-    aligned[:] = kids
-    arrays = (aligned, marks, sign, pairs, buckets)
+    arrays = (_aligned(kids), _aligned(grown), marks, sign, pairs, buckets)
     for array in arrays:
         array.setflags(write=False)
     return Steps(*arrays, forest.root, forest.symbol)
+
+
+def _aligned(rows: Counts) -> Counts:
+    """A copy whose rows begin at a cache line."""
+    plain = np.zeros(rows.size + 2 * _LINE // 4, dtype=np.uint32)
+    skip = -plain.ctypes.data % _LINE // 4
+    aligned = plain[skip : skip + rows.size].reshape(rows.shape)
+    aligned[:] = rows
+    return aligned
 
 
 _NOTHING: Final = np.zeros(0, dtype=np.uint64)

@@ -18,9 +18,11 @@ from toktier_stream.incremental.rules import Ints, Symbols
 from toktier_stream.tokenizer.jit import address_of, forced, load_text, load_u32, load_u64
 
 _ONE: Final = np.uint64(1)
-_ROW: Final = np.uint64(3)
-"""A row of ``kids`` has 1 << 3 numbers."""
-_WIDE, _NODE, _SIZE, _BUCKET, _ORIGIN, _MARKS, _SPAN = (np.uint64(i) for i in range(1, 8))
+_ROW: Final = np.uint64(2)
+"""A row of ``kids`` has 1 << 2 numbers."""
+_WIDE, _NODE, _GROWN = (np.uint64(i) for i in range(1, 4))
+_GROWN_ROW: Final = np.uint64(3)
+_BUCKET, _ORIGIN, _MARKS, _SPAN = (np.uint64(i) for i in range(1, 5))
 _SHIFT: Final = np.uint64(LENGTH_BITS)
 _LENGTH: Final = np.uint64((1 << LENGTH_BITS) - 1)
 _BITS: Final = np.uint64(MARK_BITS)
@@ -36,6 +38,7 @@ class Laid(NamedTuple):
     of pairs without children."""
 
     kids: Any
+    grown: Any
     marks: Any
     sign: Any
     pairs: Any
@@ -52,9 +55,9 @@ def walk(symbols: Symbols, theta: Ints, j: int, t: Steps) -> None:
     """Extend theta from prefix ``j`` by ``symbols``; theta must be long enough."""
     mask = 0 if t.pairs.shape[1] == 2 else len(t.pairs) - 1
     laid = Laid(
-        address_of(t.kids), address_of(t.marks), address_of(t.sign), address_of(t.pairs),
-        address_of(t.buckets), address_of(t.root), address_of(t.symbol), np.uint64(len(t.root)),
-        np.uint64(mask), np.uint64(len(t.buckets) - 2),
+        address_of(t.kids), address_of(t.grown), address_of(t.marks), address_of(t.sign),
+        address_of(t.pairs), address_of(t.buckets), address_of(t.root), address_of(t.symbol),
+        np.uint64(len(t.root)), np.uint64(mask), np.uint64(len(t.buckets) - 2),
     )  # fmt: skip
     walk_on(symbols, 0, len(symbols), theta, j, laid)
 
@@ -62,7 +65,7 @@ def walk(symbols: Symbols, theta: Ints, j: int, t: Steps) -> None:
 @kernel
 def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Laid) -> None:
     """The same by ``symbols[start:stop]``."""
-    kids, marks, sign, root = t.kids, t.marks, t.sign, t.root
+    kids, grown, marks, sign, root = t.kids, t.grown, t.marks, t.sign, t.root
     goes_on = theta[j] > 0
     x = np.uint64(max(theta[j], 0))
     before = np.uint64(load_u32(t.symbol, x))
@@ -83,17 +86,18 @@ def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Lai
             while x - np.uint64(load_u32(kids, row)) < np.uint64(load_u32(kids, row + _WIDE)):
                 u = np.uint64(load_u32(kids, row + _NODE))
                 # Whether a child of u can match what stands before u.
-                size = np.uint64(load_u32(kids, row + _SIZE))
+                of = np.uint64(load_u32(kids, row + _GROWN)) << _GROWN_ROW
+                size = np.uint64(load_u32(grown, of))
                 x = np.uint64(max(theta[at - (size & _LENGTH)], 0))
-                span = np.uint64(load_u32(kids, row + _SPAN))
+                span = np.uint64(load_u32(grown, of + _SPAN))
                 mark = load_text(sign, x + x) & ((_ONE << (span & _LOG)) - _ONE)
-                word = np.uint64(load_u32(kids, row + _MARKS)) + (mark >> _WORD)
+                word = np.uint64(load_u32(grown, of + _MARKS)) + (mark >> _WORD)
                 if load_u64(marks, word) >> (mark & _IN_WORD) & _ONE == 0:
                     break
-                past = x - np.uint64(load_u32(kids, row + _ORIGIN))
+                past = x - np.uint64(load_u32(grown, of + _ORIGIN))
                 if past >= span >> _BITS:
                     break
-                bucket = np.uint64(load_u32(kids, row + _BUCKET)) + (past >> (size >> _SHIFT))
+                bucket = np.uint64(load_u32(grown, of + _BUCKET)) + (past >> (size >> _SHIFT))
                 row = _last_from(kids, t.buckets, bucket, x)
         theta[at] = u
         x, before, goes_on = u, s, True
