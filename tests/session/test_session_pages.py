@@ -68,43 +68,56 @@ def test_cut_pages_are_bounded_and_join_to_the_whole(whole: Content, even: bool)
         assert lengths == whole.lengths.tolist()
 
 
-@given(contents(), st.sampled_from([30, 61, 4070]), st.booleans())
-def test_full_pages_are_those_that_are_cut(whole: Content, room: int, wide: bool) -> None:
-    """Records, counts and digests, all at once, as one by one; where there are such pages."""
+@given(contents(), st.sampled_from([30, 61, 4070]), st.booleans(), st.integers(0, 99), st.data())
+def test_an_end_is_written_as_it_is_cut(
+    whole: Content, room: int, wide: bool, least: int, data: st.DataObject
+) -> None:
+    """Records, counts and digests, all at once, as one by one, where there are such pages; and the
+    last place from which on there is the last page and enough."""
     if wide and len(whole.ids):
         whole.ids[len(whole.ids) // 2] = 1 << 24
+    lengths = whole.lengths.tolist()
+    places = [0, *(i for i in range(1, len(lengths)) if lengths[i - 1])]
+    token = data.draw(st.sampled_from(places))
+    byte = sum(lengths[:token])
+    rest = Content(whole.ids[token:], whole.lengths[token:], whole.text[byte:])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "_ROOM", room)
-        numbers = iter(range(5, 10_000))
-        found = page.full_pages(*whole, numbers)
-        wanted = list(cut(*whole, even=False))
-    if max(whole.lengths.tolist(), default=0) > room // 2 or any(
+        written = page.write_end(*whole, token, byte, least)
+        wanted = list(cut(*rest, even=False))
+    if max(rest.lengths.tolist(), default=0) > room // 2 or any(
         len(encode(w)) > room + 10 for w in wanted
     ):
-        assert found is None
+        assert written is None
         return
-    if not len(whole.ids):
-        assert found is None if whole.text else found == []
+    if not len(rest.ids):
+        assert written is None if rest.text else written == ([], 0, 0)
         return
-    assert found is not None
+    assert written is not None
+    found, *place = written
     assert len(found) == len(wanted)
-    for number, (made, want) in enumerate(zip(found, wanted, strict=True)):
-        assert made.number == number + 5
+    for number, (one, want) in enumerate(zip(found, wanted, strict=True)):
+        made = page.Page.written(number, one)
+        assert made.number == number
         assert made.record() == encode(want)
         assert made.crc == zlib.crc32(made.record())
         assert (made.tokens, made.bytes) == (len(want.ids), len(want.text))
         assert made.chars == len(want.text)
+        assert one[3] == (digest.of(want.ids) if number < len(wanted) - 1 else 0)
         assert made.digest(Nothing()) == digest.of(want.ids)
         assert not made.stored
         assert same(made.peek(Nothing()), want)
+    last = len(lengths) - len(wanted[-1].ids)
+    fit = [i for i in places if i <= last and sum(lengths[i:]) >= least]
+    assert place == [max(fit, default=0), sum(lengths[: max(fit, default=0)])]
 
 
 def test_no_pages_for_lengths_that_do_not_fit() -> None:
     """One byte more or less than the text has."""
     ids, lengths = np.array([1, 2], dtype=np.uint32), np.array([1, 2], dtype=np.uint32)
-    assert page.full_pages(ids, lengths, b"abc", iter([1])) is not None
-    assert page.full_pages(ids, lengths, b"abcd", iter([1])) is None
-    assert page.full_pages(ids, lengths, b"ab", iter([1])) is None
+    assert page.write_end(ids, lengths, b"abc") is not None
+    assert page.write_end(ids, lengths, b"abcd") is None
+    assert page.write_end(ids, lengths, b"ab") is None
 
 
 def test_even_pages_are_of_about_one_size() -> None:

@@ -199,14 +199,6 @@ def write_end(
     return found, place[0], place[1]
 
 
-def full_pages(ids: Ids, lengths: Ids, text: bytes, numbers: Iterator[int]) -> list[Page] | None:
-    """:func:`write_end` as pages."""
-    found = write_end(ids, lengths, text)
-    if found is None:
-        return None
-    return [Page.written(next(numbers), one) for one in found[0]]
-
-
 def cost(tokens: int, size: int) -> int:
     """About how many bytes a page of so many tokens and text bytes takes."""
     return _HEAD.size + 11 * tokens // 4 + size
