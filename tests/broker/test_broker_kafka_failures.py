@@ -11,6 +11,7 @@ import pytest_asyncio
 from broker_harness import (
     WITHIN_S,
     Bench,
+    Member,
     committed_at,
     kafka_options,
     nothing_left_running,
@@ -19,7 +20,7 @@ from broker_harness import (
 )
 
 from toktier_stream.broker.kafka import KafkaBroker, KafkaOptions
-from toktier_stream.broker.port import OutRecord, Transaction
+from toktier_stream.broker.port import OutRecord, Publisher, Reader, Transaction
 from toktier_stream.errors import Code, ToktierError
 
 pytestmark = pytest.mark.kafka_own
@@ -46,15 +47,20 @@ async def in_thread(call: Any) -> None:
     await asyncio.to_thread(call)
 
 
-async def test_everything_goes_on_after_a_crash_of_the_broker(bench: Bench, own_kafka: Any) -> None:
-    """Nothing acknowledged is lost, nothing comes twice, and no object has to be made anew but a
-    transaction that failed."""
-    source, topic = await bench.topic(), await bench.topic()
-    group = unique("group")
+async def one_of_each(bench: Bench) -> tuple[str, Member, Publisher, Transaction, Reader]:
+    """A topic, and everything that can be connected to it."""
+    topic = await bench.topic()
     member = await bench.member(topic, unique("group"))
     publisher = await bench.publisher()
     transaction = await bench.transaction(unique("txn"))
-    reader = await bench.reader(topic, {0: 0})
+    return topic, member, publisher, transaction, await bench.reader(topic, {0: 0})
+
+
+async def test_everything_goes_on_after_a_crash_of_the_broker(bench: Bench, own_kafka: Any) -> None:
+    """Nothing acknowledged is lost, nothing comes twice, and no object has to be made anew but a
+    transaction that failed."""
+    source, group = await bench.topic(), unique("group")
+    topic, member, publisher, transaction, reader = await one_of_each(bench)
     await (await publisher.send(OutRecord(topic, b"k", b"1")))
     await transaction.publish([OutRecord(topic, b"k", b"2")], group, source, 0, committed_at(2))
     assert values(await member.collect(2)) == [b"1", b"2"]
@@ -89,12 +95,8 @@ async def test_everything_goes_on_after_a_crash_of_the_broker(bench: Bench, own_
 async def test_a_hanging_broker_holds_nobody_forever(bench: Bench, own_kafka: Any) -> None:
     """When the broker takes connections and never answers, publishes fail within their limit and
     every stop ends; after it wakes up, all is well."""
-    source, topic = await bench.topic(), await bench.topic()
-    group = unique("group")
-    member = await bench.member(topic, unique("group"))
-    publisher = await bench.publisher()
-    transaction = await bench.transaction(unique("txn"))
-    reader = await bench.reader(topic, {0: 0})
+    source, group = await bench.topic(), unique("group")
+    topic, member, publisher, transaction, reader = await one_of_each(bench)
     await transaction.publish([OutRecord(topic, b"k", b"1")], group, source, 0, committed_at(1))
 
     own_kafka.pause()
