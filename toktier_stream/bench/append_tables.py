@@ -66,7 +66,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     rows = result["appends"]
     names = list(dict.fromkeys(row["vocabulary"] for row in rows))
     figure = Figure(figsize=(10, 4 * len(names)))
-    panels = figure.subplots(len(names), 2, squeeze=False)
+    panels = figure.subplots(len(names), 2, squeeze=False, gridspec_kw={"hspace": 0.35})
     # One colour per engine in every panel, also where another has no points.
     colours = {engine: f"C{i}" for i, engine in enumerate((OURS, *_others(rows)))}
     for (left, right), name in zip(panels, names, strict=True):
