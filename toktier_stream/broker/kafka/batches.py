@@ -33,6 +33,11 @@ class Batches:
             batches._add(record, place)
         return batches
 
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Where they go."""
+        return list(self._by_partition)
+
     async def deliver(self) -> list[tuple[int, int]]:
         """Send everything and wait for the acknowledgements; (partition, offset) of each record,
         in order. Raises aiokafka's errors."""

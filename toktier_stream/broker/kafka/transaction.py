@@ -15,6 +15,7 @@ from aiokafka.producer import sender
 from aiokafka.structs import OffsetAndMetadata
 
 from toktier_stream.broker.kafka.admin import KafkaAdmin
+from toktier_stream.broker.kafka.ahead import BACKOFF_S, Ahead
 from toktier_stream.broker.kafka.batches import Batches
 from toktier_stream.broker.kafka.closing import close_producer
 from toktier_stream.broker.kafka.failures import FAILURES, within
@@ -24,9 +25,9 @@ from toktier_stream.errors import Code, ToktierError
 
 _GIVE_UP_S: Final = 1.0
 
-# A transaction that follows another at once is told to wait while the markers of the last one are
-# written, about a millisecond; aiokafka asks again only after 20.
-sender.BACKOFF_OVERRIDE = 0.002
+_IDLE_S: Final = 5.0
+
+sender.BACKOFF_OVERRIDE = BACKOFF_S
 
 
 class KafkaTransaction:
@@ -41,6 +42,7 @@ class KafkaTransaction:
         self._admin = admin
         self._id = transactional_id
         self._producer: Any = None
+        self._ahead: Ahead | None = None
         self._fenced = False
         self._giving_up: set[asyncio.Task[None]] = set()
 
@@ -75,16 +77,20 @@ class KafkaTransaction:
         producer = self._producer
         if producer is None:
             raise ToktierError(Code.CLIENT_CLOSED, f"transaction {self._id}")
+        ahead = self._ahead
+        if ahead is None:
+            ahead = self._ahead = Ahead(producer, self._idle_s())
         # Everything that can be refused is refused before the transaction begins.
         batches = await Batches.of(records, producer, self._admin)
         ended = False
         committing = False
         try:
             async with within(self._options.delivery_timeout_s, f"transaction {self._id}"):
-                await producer.begin_transaction()
+                await ahead.opened(group, batches.partitions)
                 # A batch that failed must be seen before the commit: aiokafka would commit without
                 # it. And the offsets wait for the batches: sent together, they now and then meet
-                # in the coordinator, and the batch is then tried again only after a backoff.
+                # in the broker (it asks the coordinator about both), and the batch is then tried
+                # again only after a backoff.
                 placed = await batches.deliver()
                 if position is not None:
                     consumed = OffsetAndMetadata(position.offset, position.metadata)
@@ -94,6 +100,7 @@ class KafkaTransaction:
                 committing = True
                 await producer.commit_transaction()
             ended = True
+            ahead.begin()
         except ToktierError as error:
             self._fenced = error.code is Code.PRODUCER_FENCED
             raise
@@ -102,8 +109,16 @@ class KafkaTransaction:
                 self._give_up(producer, abort=not committing and not self._fenced)
         return placed
 
+    def _idle_s(self) -> float:
+        """So that a publish that takes all its time ends before the broker ends its transaction."""
+        options = self._options
+        return min(_IDLE_S, options.transaction_timeout_ms / 2000 - options.delivery_timeout_s / 2)
+
     async def stop(self) -> None:
         producer, self._producer = self._producer, None
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await ahead.stop(end=True)
         if producer is not None:
             await close_producer(producer, self._options.stop_timeout_s)
         if self._giving_up:
@@ -112,11 +127,14 @@ class KafkaTransaction:
     def _give_up(self, producer: Any, *, abort: bool) -> None:
         # In a task of its own, since a cancelled publish must not wait; start and stop do.
         self._producer = None
-        task = asyncio.ensure_future(self._abort_and_close(producer, abort=abort))
+        ahead, self._ahead = self._ahead, None
+        task = asyncio.ensure_future(self._abort_and_close(producer, ahead, abort=abort))
         self._giving_up.add(task)
         task.add_done_callback(self._giving_up.discard)
 
-    async def _abort_and_close(self, producer: Any, *, abort: bool) -> None:
+    async def _abort_and_close(self, producer: Any, ahead: Ahead | None, *, abort: bool) -> None:
+        if ahead is not None:
+            await ahead.stop()
         if abort:
             # So that readers do not wait for the next start, or for the transaction's timeout.
             try:
