@@ -44,7 +44,7 @@ def carried(compiled: Compiled, machine: Machine, tables: Tables) -> Packed:
     longest_whole = max(map(len, tables.whole), default=0)
     numbers = (
         w.end_of_text, int(literals.shift), literals.reach, longest_whole, tables.longest,
-        len(tables.points), len(steps.buckets) - 2,
+        len(tables.points), len(steps.entries) - 2,
     )  # fmt: skip
     return Packed(
         (np.array(numbers), np.int64), (w.next_state, np.uint16), (w.action, np.uint16),
@@ -55,13 +55,14 @@ def carried(compiled: Compiled, machine: Machine, tables: Tables) -> Packed:
         (label, np.uint8), (whole, np.int64), (steps.kids, np.uint32), (steps.grown, np.uint32),
         (steps.marks, np.uint64), (steps.sign, np.uint16), (steps.pairs, np.uint32),
         (steps.buckets, np.uint32), (steps.root, np.int32), (steps.symbol, np.int32),
+        (steps.entries, np.uint32),
     )  # fmt: skip
 
 
 @forced
 def numbers_of(plan: Longs) -> Any:
     """int64: the end of text's class, the literals' shift and reach, bytes of the longest whole
-    word and of the longest token, symbols, and the first bucket of pairs without children."""
+    word and of the longest token, symbols, and the first entry of pairs without children."""
     return carray(pointer(plan[0, 0]), (plan[0, 1],), np.int64)
 
 
@@ -125,7 +126,7 @@ def laid_of(plan: Longs) -> Any:
         np.uint64(plan[17, 0]), np.uint64(plan[18, 0]), np.uint64(plan[19, 0]),
         np.uint64(plan[20, 0]), np.uint64(plan[21, 0]), np.uint64(plan[22, 0]),
         np.uint64(plan[23, 0]), np.uint64(plan[24, 0]), np.uint64(numbers[5]), np.uint64(0),
-        np.uint64(numbers[6]),
+        np.uint64(numbers[6]), np.uint64(plan[25, 0]),
     )  # fmt: skip
 
 

@@ -24,6 +24,8 @@ DENSE: Final = 512
 FREE: Final = np.uint32(0xFFFFFFFF)
 LENGTH_BITS: Final = 26
 MARK_BITS: Final = 5
+MORE: Final = np.uint32(1 << 31)
+"""Above every number of a row."""
 _FINE: Final = 4
 """Buckets for each child, about."""
 _SPARSE: Final = 8
@@ -53,11 +55,17 @@ class Steps(NamedTuple):
     ``marks``: uint64; word 0 is of nodes without children, and has none. ``sign``: of each node,
     uint16[N+1], and some more to be read beyond.
 
-    ``buckets``: the last row that begins at or before each ``1 << shift``-th value of x, and the
-    last row of all. ``pairs``: for (last symbol, symbol before it), the first bucket and the shift
-    of the root's children that can match, where x counts from the root of the symbol before; either
-    at ``[last * A + before]`` (uint32[A*A, 2]) or hashed (uint32[2^k, 4] with the two symbols
-    first, :data:`FREE` if free). ``root`` and ``symbol``: the forest's."""
+    ``buckets``: of the rows of ``grown``, the last row of ``kids`` that begins at or before each
+    ``1 << shift``-th value of x, and the last row of all.
+
+    ``entries``, uint32[E, 4]: the buckets of roots, where all is told at once: the only row of
+    ``kids`` that can hold such an x, or the first and the last one, 0 and :data:`MORE`. ``pairs``:
+    for (last symbol, symbol before it), a shift, and what is to be added to the shifted x to get
+    the entry (modulo 2^32) of the root's children that can match; either at ``[last * A + before]``
+    (uint32[A*A, 2]) or hashed (uint32[2^k, 4] with the two symbols first, :data:`FREE` if free).
+    The last two entries hold nothing.
+
+    ``root`` and ``symbol``: the forest's."""
 
     kids: Counts
     grown: Counts
@@ -65,11 +73,12 @@ class Steps(NamedTuple):
     sign: Signs
     pairs: Counts
     buckets: Counts
+    entries: Counts
     root: Ints
     symbol: Ints
 
 
-STORED: Final = ("kids", "grown", "marks", "sign", "pairs", "buckets")
+STORED: Final = ("kids", "grown", "marks", "sign", "pairs", "buckets", "entries")
 
 
 def index(forest: Forest) -> Steps:
@@ -94,7 +103,8 @@ def index(forest: Forest) -> Steps:
     roots = np.sort(forest.root[forest.root > 0]).astype(np.int64)
     origin = forest.root[keys % symbols].astype(np.int64)
     beyond = np.append(roots, forest.nodes + 1)[np.searchsorted(roots, origin, side="right")]
-    of_roots, shift, offset = _divided(kids, begin, count, origin, beyond - origin)
+    root_begin, root_count = begin, count
+    root_origin, root_span = origin, beyond - origin
 
     # Children of other nodes.
     first, after = (np.searchsorted(parent, inner, side=side) for side in ("left", "right"))
@@ -102,7 +112,7 @@ def index(forest: Forest) -> Steps:
     begin, count = first[has], (after - first)[has]
     origin, end = kids[begin, 0].astype(np.int64), begin + count - 1
     span = kids[end, 0].astype(np.int64) + kids[end, 1] - origin
-    of_inner, wide, place = _divided(kids, begin, count, origin, span)
+    buckets, wide, place = _divided(kids, begin, count, origin, span)
     sign = np.zeros(forest.nodes + 1 + 3, dtype=np.uint16)
     _sign(forest.left, forest.right, forest.symbol, sign)
     ends = _last_below(forest.right)
@@ -115,17 +125,16 @@ def index(forest: Forest) -> Steps:
     kids[has, 3] = 1 + np.arange(len(has))
     grown = np.zeros((len(has) + 1, 8), dtype=np.uint32)
     columns = (
-        forest.length[inner[has]] | wide << LENGTH_BITS, place + len(of_roots), origin, words,
+        forest.length[inner[has]] | wide << LENGTH_BITS, place, origin, words,
         bits | span << MARK_BITS,
     )  # fmt: skip
     for at, values in enumerate(columns):
         grown[1:, at] = values
     grown[0, 0] = 1  # what stands there is looked up before it is known that there are no marks
 
-    # Two more buckets, for pairs without children: the last row.
-    nowhere = len(of_roots) + len(of_inner)
-    last_row = np.full(2, len(inner), dtype=np.uint32)
-    buckets = np.concatenate((of_roots, of_inner, last_row))
+    # Those of roots: x counts from 0, so that buckets begin at multiples of their width.
+    entries, shift, offset = _entries(kids, root_begin, root_count, root_origin, root_span)
+    nowhere = len(entries) - 2
     if symbols <= DENSE:
         pairs = np.full((symbols * symbols, 2), (nowhere, 31), dtype=np.uint32)
         pairs[keys, 0], pairs[keys, 1] = offset, shift
@@ -136,7 +145,7 @@ def index(forest: Forest) -> Steps:
         pairs = np.full((size, 4), FREE, dtype=np.uint32)
         rows = np.stack((keys // symbols, keys % symbols, offset, shift), axis=1)
         _fill(pairs, rows.astype(np.uint32))
-    return laid_out(forest, kids, grown, marks, sign, pairs, buckets)
+    return laid_out(forest, kids, grown, marks, sign, pairs, buckets, entries)
 
 
 def laid_out(
@@ -147,9 +156,10 @@ def laid_out(
     sign: Signs,
     pairs: Counts,
     buckets: Counts,
+    entries: Counts,
 ) -> Steps:
     """The same from arrays that were stored."""
-    arrays = (_aligned(kids), _aligned(grown), marks, sign, pairs, buckets)
+    arrays = (_aligned(kids), _aligned(grown), marks, sign, pairs, buckets, _aligned(entries))
     for array in arrays:
         array.setflags(write=False)
     return Steps(*arrays, forest.root, forest.symbol)
@@ -165,6 +175,26 @@ def _aligned(rows: Counts) -> Counts:
 
 
 _NOTHING: Final = np.zeros(0, dtype=np.uint64)
+
+
+def _entries(
+    kids: Counts, begin: Longs, count: Longs, origin: Longs, span: Longs
+) -> tuple[Counts, Longs, Longs]:
+    """As :func:`_divided` with entries as buckets, and two that hold nothing at the end; the third
+    is what is to be added to a shifted x to get its entry."""
+    width = np.maximum(1, span // (_FINE * count))
+    shift = np.ceil(np.log2(width)).astype(np.int64)
+    lowest = origin >> shift << shift
+    number = ((origin + span - 1 - lowest) >> shift) + 1
+    offset = np.cumsum(number + 1) - number - 1
+    rows = np.zeros(int((number + 1).sum()), dtype=np.uint32)
+    _divide(kids, begin, begin + count, lowest, shift, offset, number, rows)
+    rows = np.append(rows, np.full(2, len(kids) - 1, dtype=np.uint32))
+    entries = kids[rows]
+    more = np.flatnonzero(rows[:-1] < rows[1:])
+    entries[more, 0], entries[more, 1] = rows[more], rows[more + 1]
+    entries[more, 2], entries[more, 3] = 0, MORE
+    return entries, shift, (offset - (lowest >> shift)) & 0xFFFFFFFF
 
 
 def _divided(

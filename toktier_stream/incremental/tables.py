@@ -22,7 +22,7 @@ from toktier_stream.incremental.search import Search
 DEEPEST_WALK = 32
 """In a deeper forest the walk has no useful worst case; the centroid search takes over."""
 
-FORMAT = 4
+FORMAT = 5
 """Version of the stored arrays. Tables of another version are not read, they are built again."""
 
 

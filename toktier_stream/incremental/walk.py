@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from toktier_stream.incremental.jit import kernel
-from toktier_stream.incremental.layout import FREE, LENGTH_BITS, MARK_BITS, Steps, home
+from toktier_stream.incremental.layout import FREE, LENGTH_BITS, MARK_BITS, MORE, Steps, home
 from toktier_stream.incremental.rules import Ints, Symbols
 from toktier_stream.tokenizer.jit import address_of, forced, load_text, load_u32, load_u64
 
@@ -23,6 +23,7 @@ _ROW: Final = np.uint64(2)
 _WIDE, _NODE, _GROWN = (np.uint64(i) for i in range(1, 4))
 _GROWN_ROW: Final = np.uint64(3)
 _BUCKET, _ORIGIN, _MARKS, _SPAN = (np.uint64(i) for i in range(1, 5))
+_U32: Final = np.uint64(0xFFFFFFFF)
 _SHIFT: Final = np.uint64(LENGTH_BITS)
 _LENGTH: Final = np.uint64((1 << LENGTH_BITS) - 1)
 _BITS: Final = np.uint64(MARK_BITS)
@@ -34,7 +35,7 @@ _IN_WORD: Final = np.uint64(63)
 class Laid(NamedTuple):
     """Addresses of the arrays of :class:`Steps` as uint64: numba counts references to arrays, on
     each use of one that comes out of a tuple. ``mask``: of the hashed pair table; where pairs are a
-    plain array it is 0, and ``width`` the number of symbols. ``nowhere``: the first of the buckets
+    plain array it is 0, and ``width`` the number of symbols. ``nowhere``: the first of the entries
     of pairs without children."""
 
     kids: Any
@@ -48,6 +49,7 @@ class Laid(NamedTuple):
     width: Any
     mask: Any
     nowhere: Any
+    entries: Any
 
 
 @kernel
@@ -57,7 +59,8 @@ def walk(symbols: Symbols, theta: Ints, j: int, t: Steps) -> None:
     laid = Laid(
         address_of(t.kids), address_of(t.grown), address_of(t.marks), address_of(t.sign),
         address_of(t.pairs), address_of(t.buckets), address_of(t.root), address_of(t.symbol),
-        np.uint64(len(t.root)), np.uint64(mask), np.uint64(len(t.buckets) - 2),
+        np.uint64(len(t.root)), np.uint64(mask), np.uint64(len(t.entries) - 2),
+        address_of(t.entries),
     )  # fmt: skip
     walk_on(symbols, 0, len(symbols), theta, j, laid)
 
@@ -65,7 +68,8 @@ def walk(symbols: Symbols, theta: Ints, j: int, t: Steps) -> None:
 @kernel
 def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Laid) -> None:
     """The same by ``symbols[start:stop]``."""
-    kids, grown, marks, sign, root = t.kids, t.grown, t.marks, t.sign, t.root
+    kids, grown, marks, sign = t.kids, t.grown, t.marks, t.sign
+    entries, root = t.entries, t.root
     goes_on = theta[j] > 0
     x = np.uint64(max(theta[j], 0))
     before = np.uint64(load_u32(t.symbol, x))
@@ -81,12 +85,21 @@ def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Lai
         u = np.uint64(load_u32(root, s))
         if goes_on:
             bucket, shift = _pair(t, s, before)
-            past = x - np.uint64(load_u32(root, before))
-            row = _last_from(kids, t.buckets, bucket + (past >> shift), x)
-            while x - np.uint64(load_u32(kids, row)) < np.uint64(load_u32(kids, row + _WIDE)):
-                u = np.uint64(load_u32(kids, row + _NODE))
+            cell = ((bucket + (x >> shift)) & _U32) << _ROW
+            low = np.uint64(load_u32(entries, cell))
+            wide = np.uint64(load_u32(entries, cell + _WIDE))
+            node = np.uint64(load_u32(entries, cell + _NODE))
+            of = np.uint64(load_u32(entries, cell + _GROWN))
+            if of >= MORE:
+                row = _last_between(kids, low, wide, x)
+                low = np.uint64(load_u32(kids, row))
+                wide = np.uint64(load_u32(kids, row + _WIDE))
+                node = np.uint64(load_u32(kids, row + _NODE))
+                of = np.uint64(load_u32(kids, row + _GROWN))
+            while x - low < wide:
+                u = node
                 # Whether a child of u can match what stands before u.
-                of = np.uint64(load_u32(kids, row + _GROWN)) << _GROWN_ROW
+                of <<= _GROWN_ROW
                 size = np.uint64(load_u32(grown, of))
                 x = np.uint64(max(theta[at - (size & _LENGTH)], 0))
                 span = np.uint64(load_u32(grown, of + _SPAN))
@@ -98,14 +111,20 @@ def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Lai
                 if past >= span >> _BITS:
                     break
                 bucket = np.uint64(load_u32(grown, of + _BUCKET)) + (past >> (size >> _SHIFT))
-                row = _last_from(kids, t.buckets, bucket, x)
+                row = _last_between(
+                    kids, load_u32(t.buckets, bucket), load_u32(t.buckets, bucket + _ONE), x
+                )
+                low = np.uint64(load_u32(kids, row))
+                wide = np.uint64(load_u32(kids, row + _WIDE))
+                node = np.uint64(load_u32(kids, row + _NODE))
+                of = np.uint64(load_u32(kids, row + _GROWN))
         theta[at] = u
         x, before, goes_on = u, s, True
 
 
 @forced
 def _pair(t: Laid, last: Any, before: Any) -> Any:
-    """The first bucket and the shift of a pair of symbols."""
+    """What is to be added to get an entry, and the shift, of a pair of symbols."""
     if t.mask == 0:
         cell = (last * t.width + before) << _ONE
         return np.uint64(load_u32(t.pairs, cell)), np.uint64(load_u32(t.pairs, cell + _ONE))
@@ -114,7 +133,7 @@ def _pair(t: Laid, last: Any, before: Any) -> Any:
         cell = at << np.uint64(2)
         found = load_u32(t.pairs, cell)
         if found == FREE:
-            # The last two buckets are of pairs without children.
+            # The last two entries are of pairs without children.
             return t.nowhere, np.uint64(31)
         if found == last and load_u32(t.pairs, cell + _ONE) == before:
             break
@@ -126,11 +145,10 @@ def _pair(t: Laid, last: Any, before: Any) -> Any:
 
 
 @forced
-def _last_from(kids: Any, buckets: Any, bucket: Any, x: Any) -> Any:
-    """The last row of a bucket that begins at or before x, its first if none; times a row's
-    numbers. Intervals of one node's children are disjoint: no other row can hold x."""
-    a = np.uint64(load_u32(buckets, bucket))
-    b = np.uint64(load_u32(buckets, bucket + _ONE))
+def _last_between(kids: Any, first: Any, last: Any, x: Any) -> Any:
+    """The last of these rows that begins at or before x, the first if none; times a row's numbers.
+    Intervals of one node's children are disjoint: no other row can hold x."""
+    a, b = np.uint64(first), np.uint64(last)
     while a < b:
         middle = (a + b + _ONE) >> _ONE
         if np.uint64(load_u32(kids, middle << _ROW)) <= x:
