@@ -46,6 +46,7 @@ from toktier_stream.tokenizer.shipped import shipped_path
 
 FAULTS = ("kill", "wipe", "damage", "page", "pause", "broker", "storm", "full")
 _STORM_MEMBERS = 4
+_ANSWERS_EACH = 4
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,10 @@ class Chaos:
             print(f"{time.strftime('%H:%M:%S')} {kind} {worker.number}", file=sys.stderr)
             await getattr(self, f"_{kind}")(worker)
             self.done[kind] += 1
+        # On a busy machine the faults are done before much is answered between them.
+        while self._traffic.answered < _ANSWERS_EACH * self._plan.sessions:
+            await self._traffic.moved.wait()
+            self._traffic.moved.clear()
 
     async def _some_work(self) -> None:
         """Let a random number of answers arrive, or a while pass in which none do."""
