@@ -236,7 +236,7 @@ class Follower:
         data, state = tail.context, tail.state
         piece = len(data) - len(tail.theta) + 1
         if tail.back:
-            text = np.frombuffer(bytearray(data), dtype=np.uint8)
+            text = np.frombuffer(bytes(data), dtype=np.uint8)
             state = self.machine.run(text, piece - tail.back, piece, state)[0].state
         since = tail.known + 2 * self._reach + _MARGIN
         return Place(tail.at, tail.tokens, since, state, tail.inside)

@@ -9,6 +9,8 @@ from toktier_stream.session.store import Store
 from toktier_stream.tokenizer.face import Encoder
 
 _TEXT = "<|im_start|>user\nSome words, 123 numbers, größe and 漢字.\n" * 20
+_WALL = b"qzjxkvbwyf" * 2000
+"""A piece that is long enough to be carried on by the state of its prefixes."""
 
 
 def warm(encoder: Encoder) -> None:
@@ -31,8 +33,22 @@ def warm(encoder: Encoder) -> None:
         batch = store.begin()
         again = batch.session(b"warm")
         if again is not None:
-            for part in (b" and on", b" and", b" on"):  # the last by a stream
-                again.edit(encoder, again.bytes, again.bytes, part)
-            again.find_settled(encoder)
+            for _ in range(8):  # at last by a stream
+                again.edit(encoder, again.bytes, again.bytes, b" on")
+                again.find_settled(encoder)
             again.ids()
+        wall = batch.create(b"wall")
+        wall.reset(encoder, _WALL)
+        for part in (_WALL[:1000], _WALL[:1000], b"ab", b"cd"):
+            wall.edit(encoder, wall.bytes, wall.bytes, part)
+            wall.find_settled(encoder)
+        wall.edit(encoder, 1000, 1010, _WALL[:6000])
+        wall.edit(encoder, wall.bytes, wall.bytes, b"ab")
+        store.commit(batch, changelog_offset=1)
+        batch = store.begin()
+        stored = batch.session(b"wall")
+        if stored is not None:
+            for part in (_WALL[:1000], b"ab"):
+                stored.edit(encoder, stored.bytes, stored.bytes, part)
+                stored.find_settled(encoder)
         batch.discard()
