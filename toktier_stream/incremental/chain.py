@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ from toktier_stream.incremental.jit import kernel
 from toktier_stream.incremental.rules import Ints, Longs, Symbols
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.tokenizer.jit import forced
+
+_MANY: Final = 64
+"""Bytes from which on lengths are looked up before they are asked for."""
 
 Sizes = npt.NDArray[np.uint16]
 
@@ -94,6 +97,8 @@ def _back(theta: Ints, p: int, stop: int, words: Any, ids: Ids, lengths: Ids) ->
     """Write the chain from prefix ``p`` down to ``stop`` or the first boundary left of it, at the
     end of the room: where it begins there, -1 where a byte has no token; and that boundary."""
     sizes, at = words.sizes, len(ids)
+    if p - stop > _MANY:
+        at, p = _far_back(theta, p, stop, sizes, ids, lengths)
     while p > stop:
         node = np.int64(theta[p])
         if node <= 0:
@@ -107,6 +112,28 @@ def _back(theta: Ints, p: int, stop: int, words: Any, ids: Ids, lengths: Ids) ->
     of = words.ids
     for i in range(at, len(ids)):
         ids[i] = of[np.int64(ids[i])]
+    return at, p
+
+
+@kernel
+def _far_back(
+    theta: Ints, p: int, stop: int, sizes: Sizes, ids: Ids, lengths: Ids
+) -> tuple[int, int]:
+    """The same without ids, up to a byte without a token. All lengths are looked up at once:
+    the chain would wait for each."""
+    near = np.empty(p - stop, np.uint16)
+    for i in range(p - stop):
+        node = theta[stop + 1 + i]
+        near[i] = sizes[node] if node > 0 else 0
+    at = len(ids)
+    while p > stop:
+        size = int(np.int64(near[p - stop - 1]))
+        if size == 0:
+            break
+        at -= 1
+        ids[at] = theta[p]
+        lengths[at] = size
+        p -= size
     return at, p
 
 

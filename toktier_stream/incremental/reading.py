@@ -81,6 +81,7 @@ def follow(
     for i in range(len(memory)):
         place = old_memory[i]
         memory[i] = place + piece if i > 1 and place >= 0 else place
+    old_places = memory.copy()
     last = character_start(text, size - 1)
     starts = np.empty(size - piece + 4, np.int64)
     before_last = run(text, old_end, last, False, size + 1, m, memory, starts)
@@ -162,8 +163,8 @@ def follow(
         if base >= old_end:
             seen, there = old_end, old_memory[0]
         cut, state = release(
-            text, base, seen, there, known - (base - piece), theta, far, longest,
-            longest_whole, words.sizes, live_of(plan), m,
+            text, base, seen, there, old_end, old_places, known - (base - piece), theta, far,
+            longest, longest_whole, words.sizes, live_of(plan), m,
         )  # fmt: skip
         covered = 0
         while covered < cut:

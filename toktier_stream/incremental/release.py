@@ -21,6 +21,8 @@ def release(
     piece: int,
     start: int,
     state: int,
+    later: int,
+    later_memory: Longs,
     known: int,
     theta: Ints,
     far: int,
@@ -32,10 +34,11 @@ def release(
 ) -> tuple[int, int]:
     """Bytes of the open piece that can be let go (0: none), and the machine's state behind them.
 
-    The piece begins at byte ``piece`` of the text and has ``theta``; the machine was in ``state``
-    at ``start``; ``known`` counts from the piece's beginning. ``sizes``: bytes of each node's
-    token; ``longest`` of any. Text up to ``far`` bytes before the end is looked at. ``m`` and
-    ``live``: the machine's.
+    The piece begins at byte ``piece`` of the text and has ``theta``. The machine was in ``state``
+    at ``start``, and had ``later_memory`` (with places of this text) at ``later``, which is often
+    near enough. ``known`` counts from the piece's beginning. ``sizes``: bytes of each node's token;
+    ``longest`` of any. Text up to ``far`` bytes before the end is looked at. ``m`` and ``live``:
+    the machine's.
     """
     stop = len(text) - far
     while stop > piece and text[stop] & 0xC0 == 0x80:
@@ -46,8 +49,12 @@ def release(
     starts = np.empty(stop - start + 4, np.int64)
     memory = np.full(MEMORY, -1, np.int64)
     memory[0] = state
-    way = max(start, character_start(text, max(0, stop - 4 * longest)))
-    run(text, start, way, False, len(text) + 1, m, memory, starts)
+    begin = start
+    if start < later <= stop:
+        memory[:], begin = later_memory, later
+    first = memory[0]
+    way = max(begin, character_start(text, max(0, stop - 4 * longest)))
+    run(text, begin, way, False, len(text) + 1, m, memory, starts)
     there = memory[0]
     run(text, way, stop, False, len(text) + 1, m, memory, starts)
     held = stop
@@ -73,7 +80,10 @@ def release(
     if cut <= 0:
         return 0, 0
     memory[:] = -1
-    begin = start if piece + cut < way else way
-    memory[0] = state if piece + cut < way else there
+    if piece + cut >= way:
+        begin, first = way, there
+    elif piece + cut < begin:
+        begin, first = start, state
+    memory[0] = first
     run(text, begin, piece + int(cut), False, len(text) + 1, m, memory, starts)
     return int(cut), int(memory[0])
