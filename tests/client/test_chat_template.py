@@ -101,7 +101,7 @@ def test_a_folder_is_loaded(tmp_path: Path) -> None:
     assert ChatTemplate.load(tmp_path).render(HI) == "<s></s>False"
     config["chat_template"] = [{"name": "default", "template": "list{{ bos_token }}"}]
     file.write_text(json.dumps(config))
-    assert ChatTemplate.load(tmp_path).render(HI) == "list<s>"
+    assert ChatTemplate.load(str(tmp_path)).render(HI) == "list<s>"
     (tmp_path / "chat_template.jinja").write_text("own{{ eos_token }}")
     assert ChatTemplate.load(tmp_path).render(HI) == "own</s>"
 

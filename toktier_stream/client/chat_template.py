@@ -55,9 +55,12 @@ class ChatTemplate:
                 raise _failed(f"the template has an error, {_at(line)}") from error
 
     @classmethod
-    def load(cls, folder: Path, *, clock: Callable[[], datetime] = datetime.now) -> ChatTemplate:
+    def load(
+        cls, folder: Path | str, *, clock: Callable[[], datetime] = datetime.now
+    ) -> ChatTemplate:
         """From a model's folder: ``chat_template.jinja``, else the template in
         ``tokenizer_config.json``, which also names the special tokens. Raises ``TEMPLATE``."""
+        folder = Path(folder)
         config: Any = {}
         try:
             if (folder / "tokenizer_config.json").is_file():

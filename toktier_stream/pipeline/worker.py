@@ -160,7 +160,7 @@ class Worker:
         finally:
             await self._shut_down(consumer, background)
             if turns is not None:
-                turns.shutdown()
+                await asyncio.to_thread(turns.shutdown)
             self._close_stores()
             beating.cancel()
             await asyncio.wait({beating})
@@ -334,7 +334,10 @@ class Worker:
         await self._verifier.stop()
         await consumer.stop()
         # Engines that are being compiled cannot be interrupted, and nothing waits for them.
-        background.shutdown(wait=self._warmed, cancel_futures=not self._warmed)
+        if self._warmed:
+            await asyncio.to_thread(background.shutdown)
+        else:
+            background.shutdown(wait=False, cancel_futures=True)
 
     def _close_stores(self) -> None:
         """When nothing uses them any more."""
