@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from session_harness import PIECES, check_session
 
+from toktier_stream.session import kernels
 from toktier_stream.session.engines import open_registry
 from toktier_stream.session.machine import Limits, Machine
-from toktier_stream.session.prepared import prepare
+from toktier_stream.session.page import Content, cut, encode
+from toktier_stream.session.prepared import _pages, prepare
 from toktier_stream.session.store import Store
-from toktier_stream.tokenizer.face import Encoder
+from toktier_stream.tokenizer.face import Encoder, Tokens
 from toktier_stream.tokenizer.shipped import shipped_path
 from toktier_stream.wire.messages import AppendEvent, Close, Edit, Reset, Route, Status
 
@@ -33,6 +38,28 @@ def test_every_encoder(
         check_session(session, encoder, text)
         session.edit(encoder, len(text), len(text), b" and more\n")
         check_session(session, encoder, text + b" and more\n")
+
+
+@given(
+    words=st.lists(st.tuples(st.integers(0, 1 << 18), st.integers(0, 5000)), max_size=1500),
+    short=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_pages_are_those_that_are_cut(words: list[tuple[int, int]], *, short: bool) -> None:
+    """A full text's pages are written in one pass: each as its content would be, whatever the
+    tokens' lengths; where one token is larger than a page, they are cut."""
+    ids = np.array([i for i, _ in words], dtype=np.uint32)
+    lengths = np.array([n % 9 if short else n for _, n in words], dtype=np.uint32)
+    text = b"x" * int(lengths.sum())
+    pages = _pages(Tokens(ids, lengths), text)
+    contents = list(cut(ids, lengths, text, even=False))
+    records = [encode(p) if isinstance(p, Content) else p[-1] for p in pages]
+    assert records == [encode(c) for c in contents]
+    for page, content in zip(pages, contents, strict=True):
+        if not isinstance(page, Content):
+            digest = kernels.extend(0, content.ids)
+            assert page[:3] == (len(content.ids), len(content.text), len(content.text))
+            assert page[3] in (0, digest)  # 0: the last one's, which is found when it is asked for
 
 
 def test_tokens_of_a_device(store: Store, encoder: Encoder) -> None:

@@ -140,7 +140,7 @@ class Paged:
 
     # Changes
 
-    def replace_all(self, contents: Iterable[Content]) -> None:
+    def replace_all(self, contents: Iterable[Content | Written]) -> None:
         """Other pages in the place of all."""
         self._read = True
         numbers = self._numbers.copy()
@@ -148,7 +148,12 @@ class Paged:
             numbers.free(page.number)
         if self._root is not None:
             tree.replace(self._root, 0, self.bytes, [], numbers, self._reader)
-        pages = [Page.of(numbers.take(), *c) for c in contents]
+        pages = [
+            Page.of(numbers.take(), *c)
+            if isinstance(c, Content)
+            else Page.written(numbers.take(), c)
+            for c in contents
+        ]
         self._root = tree.replace(None, 0, 0, pages, numbers, self._reader)
         self._numbers = numbers
 

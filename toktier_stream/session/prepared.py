@@ -10,7 +10,7 @@ import numpy as np
 
 from toktier_stream.incremental.families import OnePieceEncoder
 from toktier_stream.session import growing, kernels
-from toktier_stream.session.page import Content, Utf8, cut
+from toktier_stream.session.page import Content, Utf8, Written, cut, write_end
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
 from toktier_stream.wire import digest
@@ -27,7 +27,7 @@ class Prepared:
     fingerprint: str
     tokens: Tokens
     marks: growing.Marks
-    contents: tuple[Content, ...]
+    pages: tuple[Content | Written, ...]
     digest: int
     route: Route
     evidence: Evidence
@@ -46,7 +46,7 @@ def prepare(
     route: Route = Route.CPU,
     threads: int = 1,
 ) -> Prepared:
-    """Encode a text in full and cut it into pages' contents. Safe in any thread.
+    """Encode a text in full and make its pages' records. Safe in any thread.
 
     ``tokens``: ids and byte lengths where somebody has computed them (then ``encoder`` only names
     the fingerprint). ``threads``: how many may share the work, where the encoder can divide it.
@@ -65,15 +65,19 @@ def prepare(
             tokens = encoder.encode_parallel(text, threads)
         else:
             tokens = encoder.encode(text)
-    contents = tuple(cut(tokens.ids, tokens.lengths, text, even=False))
     return Prepared(
         text=text,
         fingerprint=encoder.fingerprint,
         tokens=tokens,
         marks=marks,
-        contents=contents,
+        pages=_pages(tokens, text),
         digest=kernels.extend(digest.EMPTY, tokens.ids),
         route=route,
         evidence=Evidence(engine=encoder.engine, chars_encoded=chars),
         elapsed_ns=time.perf_counter_ns() - started,
     )
+
+
+def _pages(tokens: Tokens, text: Utf8) -> tuple[Content | Written, ...]:
+    written = write_end(tokens.ids, tokens.lengths, text) if len(tokens.ids) else None
+    return tuple(written[0] if written else cut(tokens.ids, tokens.lengths, text, even=False))

@@ -128,7 +128,7 @@ class Session:
         """
         if prepared is None or not prepared.belongs(encoder, text):
             prepared = prepare(encoder, text, tokens=tokens)
-        self._paged.replace_all(prepared.contents)
+        self._paged.replace_all(prepared.pages)
         self._end = self._stale = self._stream = None
         self.settled = 0
         self._count()
