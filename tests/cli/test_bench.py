@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from toktier_stream.bench import append
-from toktier_stream.cli import bench
+from toktier_stream.cli import bench_options
 from toktier_stream.cli.app import app
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.tokenizer.shipped import shipped_path
@@ -73,7 +73,7 @@ def test_sizes_that_are_none_are_refused(sizes):
 
 def test_sizes_have_units():
     """Thousands and millions of characters."""
-    assert bench._sizes("256,1.5K, 4.4m") == [256, 1500, 4_400_000]
+    assert bench_options.sizes_of("256,1.5K, 4.4m") == [256, 1500, 4_400_000]
 
 
 def test_a_tokenizer_needs_a_name_and_a_file(tmp_path):
@@ -82,4 +82,4 @@ def test_a_tokenizer_needs_a_name_and_a_file(tmp_path):
         result = run("append", "-t", wrong)
         assert isinstance(result.exception, ToktierError)
         assert result.exception.code is Code.CONFIG_INVALID
-    assert bench._files([f"a={tmp_path}"]) == {"a": tmp_path / "tokenizer.json"}
+    assert bench_options.files_of([f"a={tmp_path}"]) == {"a": tmp_path / "tokenizer.json"}
