@@ -83,6 +83,19 @@ async def test_an_open_transaction_keeps_no_reader_waiting(bench: Bench) -> None
     await bench.expect(topic, [b"1", b"2", b"3"])
 
 
+async def test_nothing_is_opened_behind_a_publish_without_a_position(bench: Bench) -> None:
+    """A claim is followed by one marker, its own: who reads the changelog to its end and then
+    writes without transactions counts on offsets without gaps."""
+    source, topic = await bench.topic(), await bench.topic()
+    transaction, publisher = await bench.transaction(unique("txn")), await bench.publisher()
+    placed = await transaction.publish([OutRecord(topic, b"k", b"1")], unique("g"), source, 0, None)
+    await asyncio.sleep(0.5)  # whatever was begun has joined by now
+    await transaction.stop()
+    await asyncio.sleep(0.5)
+    written = await publisher.publish([OutRecord(topic, b"k", b"2")])
+    assert (placed, written) == ([(0, 0)], [(0, 2)])
+
+
 async def test_a_zombie_that_was_idle_is_told_that_it_is_fenced(bench: Bench) -> None:
     """Not that the broker is away: that it would wait for."""
     source, topic, group, name = await bench.topic(), await bench.topic(), unique("g"), unique("t")

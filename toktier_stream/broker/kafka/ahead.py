@@ -51,8 +51,8 @@ class Ahead:
         self._timer = asyncio.create_task(self._end_idle(), name="transaction-idle")
 
     async def opened(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Have a transaction that this group and these partitions have joined. Raises aiokafka's
-        errors."""
+        """Have a transaction that this group (empty: none) and these partitions have joined.
+        Raises aiokafka's errors."""
         if self._timer is not None and not self._ending:
             self._timer.cancel()
         if self._timer is not None:
@@ -72,7 +72,7 @@ class Ahead:
             await self._open()
         else:
             await opening
-            if self._group != group:
+            if group not in ("", self._group):
                 self._group = group
                 await self._join()
         transaction = self._producer._txn_manager
@@ -110,7 +110,11 @@ class Ahead:
 
     async def _join(self) -> None:
         sender, transaction = self._producer._sender, self._producer._txn_manager
-        while transaction.is_in_transaction() and transaction._txn_consumer_group != self._group:
+        while (
+            self._group
+            and transaction.is_in_transaction()
+            and transaction._txn_consumer_group != self._group
+        ):
             node = await sender._find_coordinator(
                 CoordinationType.TRANSACTION, transaction.transactional_id
             )

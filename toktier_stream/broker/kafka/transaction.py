@@ -86,7 +86,7 @@ class KafkaTransaction:
         committing = False
         try:
             async with within(self._options.delivery_timeout_s, f"transaction {self._id}"):
-                await ahead.opened(group, batches.partitions)
+                await ahead.opened(group if position is not None else "", batches.partitions)
                 # A batch that failed must be seen before the commit: aiokafka would commit without
                 # it. And the offsets wait for the batches: sent together, they now and then meet
                 # in the broker (it asks the coordinator about both), and the batch is then tried
@@ -100,7 +100,10 @@ class KafkaTransaction:
                 committing = True
                 await producer.commit_transaction()
             ended = True
-            ahead.begin()
+            if position is not None:
+                # Not behind a claim or a healing: the changelog's reader must find its end there,
+                # not before the marker of a transaction that was opened for nothing.
+                ahead.begin()
         except ToktierError as error:
             self._fenced = error.code is Code.PRODUCER_FENCED
             raise
