@@ -9,9 +9,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from broker_harness import Bench, committed_at, kafka_options, nothing_left_running, unique
+from aiokafka import TopicPartition
+from broker_harness import (
+    WITHIN_S,
+    Bench,
+    committed_at,
+    kafka_options,
+    nothing_left_running,
+    unique,
+)
 
 from toktier_stream.broker.kafka import KafkaBroker
+from toktier_stream.broker.kafka.transaction import KafkaTransaction
 from toktier_stream.broker.port import OutRecord
 from toktier_stream.errors import Code, ToktierError
 
@@ -104,6 +113,29 @@ async def test_a_zombie_that_was_idle_is_told_that_it_is_fenced(bench: Bench) ->
     newer = await bench.transaction(name)
     await newer.publish([OutRecord(topic, b"k", b"2")], group, source, 0, committed_at(2))
     await asyncio.sleep(1)  # the older one has tried to end its open transaction
+    with pytest.raises(ToktierError) as refused:
+        await older.publish([OutRecord(topic, b"k", b"z")], group, source, 0, committed_at(1))
+    assert refused.value.code is Code.PRODUCER_FENCED
+    await bench.expect(topic, [b"1", b"2"])
+
+
+async def test_a_zombie_that_was_fenced_while_partitions_joined_is_told_so(bench: Bench) -> None:
+    """aiokafka learns it in the background then, and afterwards only asserts that the transaction
+    is in no state to go on."""
+    source, topic, group, name = await bench.topic(), await bench.topic(), unique("g"), unique("t")
+    late = TopicPartition(await bench.topic(), 0)
+    older = await bench.transaction(name)
+    assert isinstance(older, KafkaTransaction)
+    await older.publish([OutRecord(topic, b"k", b"1")], group, source, 0, committed_at(1))
+    manager = older._producer._txn_manager
+    while not manager.is_in_transaction() or manager.partitions_to_add():
+        await asyncio.sleep(0.001)
+    newer = await bench.transaction(name)
+    await newer.publish([OutRecord(topic, b"k", b"2")], group, source, 0, committed_at(2))
+    manager.maybe_add_partition_to_txn(late)
+    async with asyncio.timeout(WITHIN_S):
+        while not manager.is_fatal_error():
+            await asyncio.sleep(0.001)
     with pytest.raises(ToktierError) as refused:
         await older.publish([OutRecord(topic, b"k", b"z")], group, source, 0, committed_at(1))
     assert refused.value.code is Code.PRODUCER_FENCED

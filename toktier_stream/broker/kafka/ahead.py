@@ -76,6 +76,7 @@ class Ahead:
                 self._group = group
                 await self._join()
         transaction = self._producer._txn_manager
+        self._raise_failure()
         for tp in self._used:
             transaction.maybe_add_partition_to_txn(tp)
         # Not beside a batch: the broker asks the coordinator about it, who refuses while something
@@ -137,8 +138,16 @@ class Ahead:
         finally:
             self._ending = False
 
-    def _raise_failure(self) -> None:
-        """What ended the transaction, if something did."""
+    def failure(self) -> BaseException | None:
+        """What ended the transaction, if something did. aiokafka tells it once, to who waits then;
+        afterwards it only asserts that nothing can be done in this state."""
         waiter = self._producer._txn_manager.wait_for_transaction_end()
-        if waiter is not None and waiter.done():
-            waiter.result()
+        if waiter is None or not waiter.done() or waiter.cancelled():
+            return None
+        error: BaseException | None = waiter.exception()
+        return error
+
+    def _raise_failure(self) -> None:
+        error = self.failure()
+        if error is not None:
+            raise error

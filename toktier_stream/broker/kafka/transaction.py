@@ -7,7 +7,8 @@ whoever starts a producer under it ends all older ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -85,7 +86,10 @@ class KafkaTransaction:
         ended = False
         committing = False
         try:
-            async with within(self._options.delivery_timeout_s, f"transaction {self._id}"):
+            async with (
+                within(self._options.delivery_timeout_s, f"transaction {self._id}"),
+                _explained(ahead),
+            ):
                 await ahead.opened(group if position is not None else "", batches.partitions)
                 # A batch that failed must be seen before the commit: aiokafka would commit without
                 # it. And the offsets wait for the batches: sent together, they now and then meet
@@ -146,3 +150,16 @@ class KafkaTransaction:
             except FAILURES:
                 pass  # aiokafka asserts that a transaction can still be aborted
         await close_producer(producer, _GIVE_UP_S)
+
+
+@asynccontextmanager
+async def _explained(ahead: Ahead) -> AsyncIterator[None]:
+    """What ended the transaction, in the place of what aiokafka then says of its state: a producer
+    that was fenced between two steps must not look like a broker that is away."""
+    try:
+        yield
+    except FAILURES as error:
+        cause = ahead.failure()
+        if cause is None or cause is error:
+            raise
+        raise cause from error
