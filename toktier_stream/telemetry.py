@@ -143,16 +143,28 @@ _BUCKETS: Final[dict[str, tuple[float, ...]]] = {
 }  # fmt: skip
 
 
+Series = tuple[str, tuple[tuple[str, str], ...]]
+"""A counter's name and its attributes."""
+
+
+def series(name: str, **attributes: str) -> Series:
+    """One series of a counter, for :meth:`Tally.add_to`."""
+    return name, tuple(attributes.items())
+
+
 class Tally:
     """Counts of a batch, to be given to the instruments at once: each of their calls takes some
     microseconds, and what a failed batch counted must not stay."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._counts: dict[Series, float] = {}
 
     def add(self, name: str, amount: float = 1, **attributes: str) -> None:
         """Count, as :meth:`Instruments.add` does."""
-        key = (name, tuple(attributes.items()))
+        self.add_to(series(name, **attributes), amount)
+
+    def add_to(self, key: Series, amount: float = 1) -> None:
+        """The same for a series that is known: for what is counted with every event."""
         self._counts[key] = self._counts.get(key, 0) + amount
 
     def give(self, instruments: Instruments) -> None:
@@ -176,7 +188,7 @@ class Instruments:
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         self._gauges: dict[str, Any] = {}
-        self._sums: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._sums: dict[Series, float] = {}
         self._lock = threading.Lock()
         for m in METRICS:
             if m.kind == "counter":
@@ -193,7 +205,7 @@ class Instruments:
 
     def add(self, name: str, amount: float = 1, **attributes: str) -> None:
         """Count. The name must be in :data:`METRICS`; that is seen when it is handed over."""
-        key = (name, tuple(attributes.items()))
+        key = series(name, **attributes)
         with self._lock:
             self._sums[key] = self._sums.get(key, 0) + amount
 

@@ -24,10 +24,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from toktier_stream.values import value
+
 Headers = tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Record:
     """A record as consumed. ``timestamp_ms`` is milliseconds since the epoch."""
 
@@ -40,7 +42,7 @@ class Record:
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OutRecord:
     """A record to publish. ``partition`` None: chosen from the key."""
 
@@ -51,7 +53,7 @@ class OutRecord:
     partition: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Committed:
     """A group's position in a partition: the next offset to read, and what the committer noted."""
 

@@ -43,12 +43,17 @@ class AnsweredOffsets:
     def __contains__(self, offset: int) -> bool:
         if offset < self._mark:
             return True
+        if not self._ends or offset >= self._ends[-1]:
+            return False
         at = bisect_right(self._starts, offset) - 1
         return at >= 0 and offset < self._ends[at]
 
     def add(self, offset: int) -> None:
         """Mark one offset as answered."""
-        self.add_range(offset, offset + 1)
+        if self._ends and self._ends[-1] == offset >= self._mark:
+            self._ends[-1] = offset + 1  # in their order, as most are
+        else:
+            self.add_range(offset, offset + 1)
 
     def add_range(self, start: int, end: int) -> None:
         """Mark ``[start, end)`` as answered; offsets that the log does not hold count as such."""

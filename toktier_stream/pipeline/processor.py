@@ -249,12 +249,18 @@ class Processor:
             self._fail(work, failure, record if failure.revision == event.revision else None)
         if event_trace is not None:
             event_trace.mark(telemetry.SPAN_DECODE, started, time.time_ns())
-        if event.part == 0:
+        if self._held and event.part == 0:
             self._drop(event.session_id)  # parts of an attempt that this one replaces
-        if step.ready is not None:
+        ready = step.ready
+        if ready is not None:
+            if not (isinstance(ready.op, Reset) or self._held or ready.session_id in self._lanes):
+                # Most events: there is nothing to wait for, and only this record to be answered.
+                self._apply(work, None, None, record=record, event=ready, event_trace=event_trace)
+                self._answered.add(record.offset)
+                return
             held = [*self._release(event.session_id), record]
-            apply = partial(self._apply, record=record, event=step.ready, event_trace=event_trace)
-            self._lanes.take(work, _step(event.session_id, held, apply, step.ready))
+            apply = partial(self._apply, record=record, event=ready, event_trace=event_trace)
+            self._lanes.take(work, _step(event.session_id, held, apply, ready))
             return
         if event_trace is not None:
             work.traces.append(event_trace)

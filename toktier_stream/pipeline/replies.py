@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Final
 
 from opentelemetry import trace
 
@@ -15,19 +17,36 @@ from toktier_stream.pipeline.tracing import EventTrace
 from toktier_stream.pipeline.verifier import Sample, Sampler, emitted
 from toktier_stream.session.machine import Machine
 from toktier_stream.session.store import Batch
-from toktier_stream.wire.answers import encode_reject, encode_update
+from toktier_stream.wire.answers import Told, encode_reject, encode_update
 from toktier_stream.wire.headers import trace_context
 from toktier_stream.wire.messages import (
     MAX_SESSION_ID_BYTES,
     AppendEvent,
     Close,
     Reject,
+    Route,
+    Status,
     Timings,
     TokenUpdate,
 )
 from toktier_stream.wire.split import split_update
 
 _LOG = telemetry.logger(__name__)
+
+_RECEIVED: Final = telemetry.series("toktier.received")
+_ENCODED: Final = telemetry.series("toktier.encoded")
+
+
+@cache
+def _events(status: Status, code: Code | None) -> telemetry.Series:
+    return telemetry.series(
+        "toktier.events", status=status.value, code=code.value if code is not None else ""
+    )
+
+
+@cache
+def _answers(route: Route) -> telemetry.Series:
+    return telemetry.series("toktier.answers", route=route.value)
 
 
 @dataclass(slots=True)
@@ -76,14 +95,7 @@ class Replies:
         """Put an answer, in parts if it is large, among what the batch publishes. ``record`` is
         the one it answers, the last if several."""
         work.events += 1
-        if record is not None:
-            now_us = time.time_ns() // 1000
-            encode = answer.timings.encode_us if answer.timings else 0
-            queued = max(0, now_us - encode - record.timestamp_ms * 1000)
-            total = max(0, now_us - sent_at_us) if sent_at_us else 0
-            answer = replace(
-                answer, timings=Timings(queued, encode, total), source_offset=record.offset
-            )
+        told = None if record is None else _told(record, answer, sent_at_us)
         if sent_at_us:
             work.sent_at_us.append(sent_at_us)
         if event_trace is not None and record is not None:
@@ -92,11 +104,8 @@ class Replies:
         else:
             headers = trace_context(record.headers) if record is not None else ()
         for part in split_update(answer, self._s.part_bytes):
-            work.outputs.append(
-                OutRecord(
-                    self._s.topic_tokens, *encode_update(part, trace=headers), self._partition
-                )
-            )
+            encoded = encode_update(part, trace=headers, told=told if part.part == 0 else None)
+            work.outputs.append(OutRecord(self._s.topic_tokens, *encoded, self._partition))
 
     def reject(self, work: Work, record: Record, code: Code, message: str) -> None:
         """Keep a record that was not accepted, with everything about it and why."""
@@ -130,18 +139,14 @@ class Replies:
     def count(self, work: Work, event: AppendEvent, answer: TokenUpdate) -> None:
         """Count an event and how it was answered."""
         i = work.tally
-        i.add(
-            "toktier.events",
-            status=answer.status.value,
-            code=answer.code.value if answer.code else "",
-        )
+        i.add_to(_events(answer.status, answer.code))
         if not isinstance(event.op, Close):
-            i.add("toktier.received", len(event.op.text))
+            i.add_to(_RECEIVED, len(event.op.text))
         e, t = answer.evidence, answer.timings
         if e is None or t is None:
             return
-        i.add("toktier.answers", route=answer.route.value)
-        i.add("toktier.encoded", e.chars_encoded)
+        i.add_to(_answers(answer.route))
+        i.add_to(_ENCODED, e.chars_encoded)
         if e.widenings:
             i.add("toktier.widenings", e.widenings)
         if e.fallback:
@@ -185,3 +190,11 @@ class Replies:
                 context=context,
             )
         )
+
+
+def _told(record: Record, answer: TokenUpdate, sent_at_us: int) -> Told:
+    now_us = time.time_ns() // 1000
+    encode = answer.timings.encode_us if answer.timings else 0
+    queued = max(0, now_us - encode - record.timestamp_ms * 1000)
+    total = max(0, now_us - sent_at_us) if sent_at_us else 0
+    return Told(Timings(queued, encode, total), record.offset)

@@ -7,7 +7,6 @@ that versions of a session share; a session is little more than a root and some 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from toktier_stream.session.prepared import Prepared, prepare
 from toktier_stream.session.splice import Splice, View, splice
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.tokenizer.face import Encoder, Ids, Tokens
+from toktier_stream.values import value
 from toktier_stream.wire.messages import Evidence, Route
 
 __all__ = ["Change", "Header", "Session"]
@@ -32,7 +32,7 @@ _OWN: Final = 3000
 """Bytes of memory of a session besides its end and pages, as measured by ``bench store``."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Change:
     """The answer's splice: keep the first ``keep`` old tokens, then ``ids``, then the last ``tail``
     old tokens; how it was computed and why it is exact."""

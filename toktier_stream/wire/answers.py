@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -59,15 +59,24 @@ _REJECT_HEADERS = (ERROR_CODE, ERROR_MESSAGE, SOURCE_TOPIC, SOURCE_PARTITION, SO
 _P = TypeVar("_P", pb.TokenUpdate, pb.CheckRecord)
 
 
-def encode_update(update: TokenUpdate, *, trace: Headers = ()) -> Encoded:
-    """A record of the output topic. ``trace`` is appended to the headers."""
+class Told(NamedTuple):
+    """What is known last of an answer: its times, and the place of the record it answers."""
+
+    timings: Timings
+    source_offset: int
+
+
+def encode_update(update: TokenUpdate, *, trace: Headers = (), told: Told | None = None) -> Encoded:
+    """A record of the output topic. ``trace`` is appended to the headers; ``told`` takes the place
+    of what the update says of the same."""
     return Encoded(
-        update.session_id.encode(), encode_update_value(update), PROTOBUF_HEADERS + trace
+        update.session_id.encode(), encode_update_value(update, told), PROTOBUF_HEADERS + trace
     )
 
 
-def encode_update_value(update: TokenUpdate) -> bytes:
-    """The protobuf bytes of an update."""
+def encode_update_value(update: TokenUpdate, told: Told | None = None) -> bytes:
+    """The protobuf bytes of an update; see :func:`encode_update`."""
+    t, source_offset = told or (update.timings, update.source_offset)
     m = pb.TokenUpdate(
         session_id=update.session_id,
         revision=update.revision,
@@ -93,12 +102,12 @@ def encode_update_value(update: TokenUpdate) -> bytes:
         m.part, m.parts = update.part, update.parts
     if update.settled:
         m.settled_tokens = update.settled
-    if update.source_offset >= 0:
-        m.source_offset = update.source_offset
+    if source_offset >= 0:
+        m.source_offset = source_offset
     e = update.evidence
     if e is not None:
-        m.evidence.SetInParent()
         out = m.evidence
+        out.SetInParent()
         out.window_chars = e.window_chars
         out.widenings = e.widenings
         out.fallback = e.fallback
@@ -111,10 +120,9 @@ def encode_update_value(update: TokenUpdate) -> bytes:
             out.boundary_byte = e.boundary_byte
         if e.right_boundary_byte >= 0:
             out.right_boundary_byte = e.right_boundary_byte
-    t = update.timings
     if t is not None:
-        m.timings.SetInParent()
         times = m.timings
+        times.SetInParent()
         times.queued_us = t.queued_us
         times.encode_us = t.encode_us
         times.total_us = t.total_us

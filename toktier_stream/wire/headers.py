@@ -35,11 +35,7 @@ _MAX_TRACE_BYTES = 512
 
 def trace_context(headers: Headers) -> Headers:
     """``traceparent`` and ``tracestate`` of a record, to be passed on with its answer."""
-    return tuple(
-        (name, value)
-        for name, value in headers
-        if name in _TRACE and value and len(value) <= _MAX_TRACE_BYTES
-    )
+    return tuple([h for h in headers if h[0] in _TRACE and h[1] and len(h[1]) <= _MAX_TRACE_BYTES])
 
 
 def read_form(headers: Headers) -> tuple[bytes, Code | None, str]:

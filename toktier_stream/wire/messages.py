@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from toktier_stream.errors import Code
+from toktier_stream.values import value
 
 MAX_SESSION_ID_BYTES = 480
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reset:
     """The full text of a session, as UTF-8 bytes."""
 
     text: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Edit:
     """Replace the bytes ``[start, end)`` by ``text``; both None: append at the end."""
 
@@ -26,7 +26,7 @@ class Edit:
     end: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Close:
     """End the session and drop its state."""
 
@@ -34,7 +34,7 @@ class Close:
 Operation = Reset | Edit | Close
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppendEvent:
     """One event of a session. ``revision`` is consecutive; a reset may jump forward."""
 
@@ -72,7 +72,7 @@ class Route(StrEnum):
     STREAM = "stream"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Evidence:
     """Why a splice is exact (units: characters and bytes of the new text).
 
@@ -93,7 +93,7 @@ class Evidence:
     engine: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Timings:
     """Microseconds by stage; ``queued`` is from the record's timestamp to its decode."""
 
@@ -102,7 +102,7 @@ class Timings:
     total_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TokenUpdate:
     """The answer to one event: keep the first ``keep`` tokens, then ``ids``, then the last
     ``tail`` tokens of the old stream. ``token_ids`` is little-endian u32. ``source_offset`` is the
@@ -140,7 +140,7 @@ class Verdict(StrEnum):
     MISMATCH = "mismatch"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CheckRecord:
     """One verified sample: hashes and positions, never text."""
 
@@ -159,7 +159,7 @@ class CheckRecord:
     checked_at_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reject:
     """A refused event with its original key, value and headers, and where it stood."""
 
