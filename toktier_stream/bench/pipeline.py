@@ -18,7 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,14 +103,13 @@ def run(
     pool = text if text is not None else generate_context(plan.seed, POOL_CHARS)
     sample = pool[: min(len(pool), 400_000)]
     chars_per_token = len(sample) / max(1, len(entry.encoder.encode(sample.encode())))
-    plan_shares = Shares(
-        plan.shares.full, plan.shares.sessions, chars_per_token, plan.shares.most_tokens
-    )
+    plan_shares = replace(plan.shares, chars_per_token=chars_per_token)
     result: Result = {
         "tokenizer": name,
         "broker": broker.partition(":")[0],
         "shape": plan.shape,
         "full_share": plan.shares.full,
+        "append_chars": plan.shares.append,
         "sessions": plan.shares.sessions,
         "partitions": plan.partitions,
         "text": "given" if text is not None else f"generated, seed {plan.seed}",

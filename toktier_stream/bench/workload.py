@@ -56,12 +56,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What the load is made of."""
+    """What the load is made of. ``append``: characters of each append; 0: as the paper's."""
 
     full: float = FULL_SHARE
     sessions: int = 200
     chars_per_token: float = 4.0
     most_tokens: int = MOST_TOKENS
+    append: int = 0
 
 
 class Workload:
@@ -163,7 +164,8 @@ class Workload:
         return self._slice(at, session, True, round(tokens * shares.chars_per_token))
 
     def _append(self, at: float, session: int) -> Request:
-        return self._slice(at, session, False, append_chars(self._rng))
+        chars = self._shares.append or append_chars(self._rng)
+        return self._slice(at, session, False, chars)
 
     def _slice(self, at: float, session: int, full: bool, chars: int) -> Request:
         chars = min(chars, self._pool)

@@ -55,6 +55,9 @@ def pipeline(
     ] = None,
     sessions: Annotated[int, typer.Option(min=1, help="Live sessions.")] = 200,
     most_tokens: Annotated[int, typer.Option(min=1, help="Of a context, at most.")] = 1_000_000,
+    append: Annotated[
+        int, typer.Option(min=0, help="Characters of each append; 0: the paper's, 5 K in the mean.")
+    ] = 0,
     partitions: Annotated[int, typer.Option(min=1, help="Of the topics.")] = 4,
     setting: Annotated[
         list[str] | None,
@@ -98,7 +101,7 @@ def pipeline(
         first_rate=500.0 if mode == "appends" else 100.0,
         seconds=seconds,
         shape=shape,  # type: ignore[arg-type]
-        shares=Shares(share, sessions, most_tokens=most_tokens),
+        shares=Shares(share, sessions, most_tokens=most_tokens, append=append),
         partitions=partitions,
         pin=pinned,
         broker_pid=broker_pid,

@@ -68,6 +68,8 @@ def worker(
     # The first process of a container ignores what it has no handler for.
     signal.signal(signal.SIGTERM, _nothing_begun)
     with worker_extra():
+        import uvloop
+
         from toktier_stream.cli.otel import setup
         from toktier_stream.config import load
         from toktier_stream.pipeline.health_http import HealthServer, probe
@@ -93,7 +95,8 @@ def worker(
         server.start()
     sys.setswitchinterval(SWITCH_S)
     try:
-        ending = asyncio.run(_until_stopped(settings, health))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            ending = runner.run(_until_stopped(settings, health))
     finally:
         if server is not None:
             server.stop()

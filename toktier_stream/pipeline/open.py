@@ -29,6 +29,7 @@ def kafka_options(settings: Settings) -> KafkaOptions:
     return KafkaOptions(
         bootstrap_servers=settings.broker.removeprefix("kafka://").rstrip("/"),
         client_id=settings.instance_id or "toktier-worker",
+        compression=settings.compression,
         security_protocol=settings.security_protocol,
         sasl_mechanism=settings.sasl_mechanism,
         sasl_username=settings.sasl_username,

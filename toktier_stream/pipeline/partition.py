@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -31,6 +32,7 @@ from toktier_stream.pipeline.changelog import CHUNK, Follower, Progress, restore
 from toktier_stream.pipeline.delivery import Delivery, delivery_of
 from toktier_stream.pipeline.health import PartitionFacts
 from toktier_stream.pipeline.offsets import AnsweredOffsets
+from toktier_stream.pipeline.pace import Pace
 from toktier_stream.pipeline.processor import Processor
 from toktier_stream.pipeline.reject_limit import RejectLimit
 from toktier_stream.pipeline.replies import Work
@@ -86,6 +88,7 @@ class Shared:
     background: Executor
     """Of what must not keep others' turns waiting: restores."""
     batcher: Batcher
+    pace: Pace
     instruments: telemetry.Instruments
     rejects: RejectLimit
     # What runs in a thread for a partition now: it outlives a life that was abandoned.
@@ -119,6 +122,7 @@ class Partition:
         self._done_offset = 0  # after the last record whose answer is committed
         self._waiting = 0  # records fed and not committed yet
         self._fed_ns = 0  # when the oldest record of the inbox was handed over
+        self._began = 0.0  # the last turn, by the pace's clock
         self._attempts = 0  # lives in a row that ended before anything was committed
         self._wake = asyncio.Event()
         self.settled = asyncio.Event()  # everything fed so far is answered, stored and sampled
@@ -357,12 +361,27 @@ class Partition:
                     await self._wake.wait()
             except TimeoutError:
                 pass
+        await self._spread()
         if self.state is not State.RUNNING:
             return
         records = self._take()
         if not (records or self._checks or self._quarantines or processor.has_duties()):
             return
         await self._turn(processor, delivery, records)
+
+    async def _spread(self) -> None:
+        """Wait for more records where the worker is too busy for small turns."""
+        pace = self._shared.pace
+        while (
+            self.state is State.RUNNING
+            and len(self._inbox) < self._batch_limit
+            and (left := pace.wait(self._began)) > 0
+        ):
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wake.wait()
+        self._began = pace.now()
 
     async def _turn(self, processor: Processor, delivery: Delivery, records: list[Record]) -> None:
         """One batch: process, publish, store."""
@@ -371,7 +390,7 @@ class Partition:
         started = time.time_ns()
         work: Work | None = None
         try:
-            work = await self._in_thread(
+            work = await self._compute(
                 partial(processor.process, records, checks, quarantines, caught_up=not self._inbox)
             )
             if work is None:
@@ -387,7 +406,7 @@ class Partition:
             self._quarantines = quarantines + self._quarantines
             raise
         sent = time.time_ns()
-        await self._in_thread(partial(processor.commit, work, published))
+        await self._compute(partial(processor.commit, work, published))
         self._attempts = 0
         self._lane_bytes = processor.waiting_bytes
         self._relieve()
@@ -406,6 +425,11 @@ class Partition:
         for sample in work.samples:
             self._shared.verifier.offer(sample)
         self._measure(work, started, processed, sent, stored)
+
+    async def _compute(self, call: Callable[[], T]) -> T:
+        found, cpu_s = await self._in_thread(partial(_timed, call))
+        self._shared.pace.computed(cpu_s)
+        return found
 
     async def _in_background(self, call: Callable[[], T]) -> T:
         return await self._in_thread(call, self._shared.background)
@@ -463,6 +487,12 @@ _REPLACED = frozenset({Code.PRODUCER_FENCED, Code.PARTITION_LOST})
 
 def _values(store: Store, keys: Sequence[bytes]) -> list[bytes | None]:
     return [store.value(key) for key in keys]
+
+
+def _timed(call: Callable[[], T]) -> tuple[T, float]:
+    """What it returns, and the CPU seconds it took."""
+    began = time.thread_time()
+    return call(), time.thread_time() - began
 
 
 def _told(running: asyncio.Future[Any]) -> None:

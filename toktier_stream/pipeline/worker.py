@@ -18,6 +18,7 @@ from toktier_stream.pipeline.changelog import Progress
 from toktier_stream.pipeline.devices import DeviceTokenizer, OpenCard, open_devices
 from toktier_stream.pipeline.health import Health, WorkerFacts
 from toktier_stream.pipeline.monitor import Monitor
+from toktier_stream.pipeline.pace import Pace
 from toktier_stream.pipeline.partition import Partition, Shared, State
 from toktier_stream.pipeline.reject_limit import RejectLimit
 from toktier_stream.pipeline.standby import Standby
@@ -215,6 +216,7 @@ class Worker:
             turns=turns,
             background=background,
             batcher=self._batcher,
+            pace=Pace(),
             instruments=self._instruments,
             rejects=self._rejects,
         )
