@@ -1,9 +1,9 @@
-"""The last cut of a text that is one in every continuation, for families with cuts; why there is
-one is told in session/settled.py."""
+"""The last cut of a text that is one in every continuation, and the tokens left of it, for families
+with cuts; why there is one is told in session/settled.py."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
@@ -12,8 +12,12 @@ from toktier_stream.incremental.jit import Packed, kernel, pointer
 from toktier_stream.incremental.rules import Longs, Symbols
 from toktier_stream.tokenizer.cuts import find_cut
 from toktier_stream.tokenizer.encoder import Compiled
+from toktier_stream.tokenizer.face import Ids
 from toktier_stream.tokenizer.literals import grows_from
 from toktier_stream.tokenizer.utf8 import character_start
+
+WINDOW: Final = 512
+"""Bytes at the end of a text that are looked at, besides the reach of added tokens."""
 
 
 class Settling:
@@ -26,11 +30,20 @@ class Settling:
         if compiled.normalizer is not None:
             kinds = compiled.normalizer.kinds
         numbers = np.array((int(literals.shift), literals.reach), dtype=np.int64)
+        added = np.zeros(int(literals.final.max(initial=0)) + 1, dtype=np.bool_)
+        added[literals.final[literals.final >= 0]] = True
         self._packed = Packed(
             (m.class_of, np.uint8), (m.one_sided, np.bool_), (kinds, np.uint8),
             (literals.first, np.bool_), (literals.edges, np.uint64), (literals.final, np.int64),
-            (numbers, np.int64),
+            (numbers, np.int64), (added, np.bool_),
         )  # fmt: skip
+
+    def tokens(self, text: bytes, ids: Ids, lengths: Ids, *, whole: bool) -> int:
+        """How many of these tokens stay in every continuation, as far as the end of ``text`` tells;
+        -1 where it tells nothing. They are all tokens of ``text``, of which the first may cover
+        more, and whose first character may be cut off; ``whole``: nothing stands left of it."""
+        data = np.frombuffer(text, dtype=np.uint8)
+        return int(_tokens(data, ids, lengths, whole, self._packed.plan))
 
     def last(self, text: bytes, low: int) -> tuple[int, int]:
         """The cut at ``low`` or behind it, -1 if there is none; and the first place where an added
@@ -39,6 +52,35 @@ class Settling:
         data = np.frombuffer(bytearray(text), dtype=np.uint8)
         cut, limit = _last(data, low, self._packed.plan)
         return cut, limit
+
+
+@kernel
+def _tokens(text: Symbols, ids: Ids, lengths: Ids, whole: bool, plan: Longs) -> Any:
+    numbers = carray(pointer(plan[6, 0]), (plan[6, 1],), np.int64)
+    added = carray(pointer(plan[7, 0]), (plan[7, 1],), np.bool_)
+    reach = numbers[1]
+    start = max(0, len(text) - WINDOW - 2 * reach)
+    at_start = whole and start == 0
+    while start < len(text) and text[start] & 0xC0 == 0x80:
+        start += 1
+    cut, limit = _last(text[start:], 1 if at_start else reach, plan)
+    if limit == 0:
+        return -1
+    stop = start + max(cut, 0)
+    place: Any = len(text)
+    i = len(ids)
+    # Back to the cut, or to the end of an added token that is decided.
+    while i > 0 and place > stop:
+        i -= 1
+        place -= np.int64(lengths[i])
+        if place < start + limit and ids[i] < len(added) and added[ids[i]]:
+            return i + 1
+    if cut < 0 or place != stop:
+        return -1
+    # Tokens without bytes at the cut belong to the character on its right.
+    while i > 0 and lengths[i - 1] == 0:
+        i -= 1
+    return i
 
 
 @kernel

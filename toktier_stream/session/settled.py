@@ -21,13 +21,11 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from toktier_stream.incremental.settling import Settling
+from toktier_stream.incremental.settling import WINDOW, Settling
 from toktier_stream.session import giant, kernels
-from toktier_stream.session.splice import Stored
+from toktier_stream.session.splice import Stored, View
 from toktier_stream.tokenizer.encoder import FastEncoder
 
-_WINDOW: Final = 512
-"""Bytes at the end of the text that are looked at, besides the reach of added tokens."""
 _MARGIN: Final = 16
 
 _settlings: WeakKeyDictionary[FastEncoder, Settling | None] = WeakKeyDictionary()
@@ -36,29 +34,26 @@ _settlings: WeakKeyDictionary[FastEncoder, Settling | None] = WeakKeyDictionary(
 def by_cut(old: Stored, encoder: FastEncoder, marks: giant.Marks) -> int:
     """Tokens left of the last place that is known to stay; 0 where there is none near the end."""
     known = max([m.tokens for m in marks]) if marks else 0
-    size, reach = old.bytes, encoder.literal_reach
+    size = old.bytes
     if size == 0:
         return known
-    view = old.view(max(0, size - _WINDOW - 2 * reach), size)
-    text = giant.from_character(view.text[-_WINDOW - 2 * reach :])
-    low = size - len(text)
+    view = old.view(max(0, size - WINDOW - 2 * encoder.literal_reach), size)
     settling = _settling(encoder)
     if settling is None:
-        limit = 0
-        cut = encoder.last_cut(text, reach if low else 1, len(text) - reach - _MARGIN - 1)
+        count = _by_last_cut(view, encoder)
     else:
-        cut, limit = settling.last(text, reach if low else 1)
-    if cut >= 0:
-        at = int(kernels.boundary_index(view.lengths, low + cut - view.byte))
-        known = max(known, view.token + at if at >= 0 else 0)
-    # An added token behind the cut, which is near the end.
-    place, i = len(text), len(view.ids)
-    while limit > 0 and i > 0 and place > max(cut, 0):
-        i -= 1
-        place -= int(view.lengths[i])
-        if place < limit and encoder.is_added(int(view.ids[i])):
-            return max(known, view.token + i + 1)
-    return known
+        count = settling.tokens(view.text, view.ids, view.lengths, whole=view.byte == 0)
+    return max(known, view.token + count) if count >= 0 else known
+
+
+def _by_last_cut(view: View, encoder: FastEncoder) -> int:
+    """The view's tokens left of its last cut, -1 for none: for normalized added tokens."""
+    reach = encoder.literal_reach
+    text = giant.from_character(view.text[-WINDOW - 2 * reach :])
+    left = len(view.text) - len(text)
+    low = reach if view.byte + left else 1
+    cut = encoder.last_cut(text, low, len(text) - reach - _MARGIN - 1)
+    return int(kernels.boundary_index(view.lengths, left + cut)) if cut >= 0 else -1
 
 
 def _settling(encoder: FastEncoder) -> Settling | None:
