@@ -16,7 +16,7 @@ from toktier_stream.broker.port import OutRecord
 from toktier_stream.client.consumer import ConsumerOptions, TokenConsumer
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.pipeline.ownership import CLAIM, read_stamp, stamped
-from toktier_stream.session.batch import SESSION
+from toktier_stream.session.batch import SESSION, page_key, session_key
 from toktier_stream.session.engines import open_tokenizer
 from toktier_stream.session.store import Store
 from toktier_stream.tokenizer.shipped import shipped_path
@@ -190,6 +190,33 @@ async def test_what_a_replaced_owner_writes_counts_nowhere(backend, state_dir, h
             texts[session] += " last"
             await h.event(session, revision, Edit(b" last"))
         await consumed(running, settings, {s: (revisions[s], t) for s, t in texts.items()})
+
+
+async def test_records_without_a_session_are_removed(backend, state_dir, hands):
+    """A batch of which only pages reached the changelog: the next owner removes them here and
+    there, with its disk and without."""
+    settings = make_settings(backend, state_dir, delivery="at_least_once", partitions=1)
+    topic, text = settings.topic_sessions, "a session with some pages begins here. " * 400
+    path = state_dir / f"{settings.topic_appends}-0"
+    torn = [page_key(session_key(name), 1 << 20) for name in (b"s", b"other")]
+    async with Running(backend, settings):
+        h = await hands(settings)
+        assert (await h.reset("s", 1, text)).status is Status.OK
+    for revision in (2, 3):
+        owner = max(r.offset for r in await h.everything(topic) if r.key.startswith(CLAIM))
+        await h.send(*stamped([OutRecord(topic, k, b"x", partition=0) for k in torn], owner, 0))
+        if revision == 3:
+            shutil.rmtree(state_dir)
+        async with Running(backend, settings):
+            text += " more"
+            assert (await h.append("s", revision, " more")).status is Status.OK
+        log = await h.everything(topic)
+        assert {r.key: r.value for r in log if r.key in torn} == dict.fromkeys(torn)
+        with Store.open(path, map_bytes=1 << 30) as store:
+            report = store.check()
+            assert (report.sessions, report.damaged, report.orphans) == (1, (), 0)
+            session = store.load(b"s")
+            assert session.ids().tolist() == REFERENCE.ids(text).tolist()
 
 
 async def test_a_store_of_another_history_is_restored_in_full(backend, state_dir, hands):

@@ -19,6 +19,7 @@ from incremental_onepiece import LETTERS, artifact, spec
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import end, page, paged, splice, tree
+from toktier_stream.session.batch import session_key
 from toktier_stream.session.header import Header
 from toktier_stream.session.record import Change, Session
 from toktier_stream.session.store import Store
@@ -117,13 +118,15 @@ def family(
     return encoder, oracle
 
 
-def make_small(patch: pytest.MonkeyPatch) -> None:
-    """Pages of about 70 bytes, nodes of 4 children, windows of 8 characters."""
+def make_small(patch: pytest.MonkeyPatch, kept: int = 2) -> None:
+    """Pages of about 70 bytes, nodes of 4 children, ``kept`` lines of them in the header at most,
+    windows of 8 characters."""
     patch.setattr(page, "_ROOM", 60)
     patch.setattr(paged, "PAGE_BYTES", 70)
     patch.setattr(end, "LEAST", 16)
     patch.setattr(end, "MOST", 120)
     patch.setattr(tree, "FAN", 4)
+    patch.setattr(tree, "KEPT", kept)
     patch.setattr(splice, "FIRST_WINDOW", 8)
 
 
@@ -211,6 +214,11 @@ def check_session(session: Session, encoder: Encoder, text: bytes) -> None:
     assert (session.tokens, session.bytes) == (len(want), len(text))
     assert session.chars == len(text.decode())
     assert session.digest == digest.of(want)
+
+
+def record_name(session_id: bytes, number: int) -> bytes:
+    """The key of a page or an index node in LMDB."""
+    return number.to_bytes(4, "big") + session_key(session_id)
 
 
 def dump(store: Store) -> dict[str, list[tuple[bytes, bytes]]]:

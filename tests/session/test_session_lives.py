@@ -28,6 +28,7 @@ from session_harness import (
     dump,
     long_texts,
     make_small,
+    record_name,
     texts,
 )
 
@@ -44,11 +45,12 @@ class Lives(RuleBasedStateMachine):
     encoder: Encoder
     oracle: Encoder
 
-    @initialize(hot=st.sampled_from([0, 6_000, 1 << 20]))
-    def start(self, hot: int) -> None:
-        """An empty store with much, little or no memory for live sessions."""
+    @initialize(hot=st.sampled_from([0, 6_000, 1 << 20]), kept=st.sampled_from([0, 1, 2, 7]))
+    def start(self, hot: int, kept: int) -> None:
+        """An empty store with much, little or no memory for live sessions, and headers that have
+        more or less of the index."""
         self.patch = pytest.MonkeyPatch()
-        make_small(self.patch)
+        make_small(self.patch, kept)
         self.folder = Path(tempfile.mkdtemp(prefix="toktier-lives-"))
         self.hot = hot
         self.store = self._open()
@@ -160,8 +162,7 @@ class Lives(RuleBasedStateMachine):
         stored = [(n, k) for n in self.committed for k in self.store.numbers(n)]
         if stored:
             name, number = data.draw(st.sampled_from(stored))
-            reader = self.store._reader(name)
-            key = reader._key + number.to_bytes(4, "big")
+            key = record_name(name, number)
             with self.store._env.begin(write=True) as txn:
                 record = bytearray(txn.get(key, db=self.store._pages))
                 record[data.draw(st.integers(0, len(record) - 1))] ^= 0x10

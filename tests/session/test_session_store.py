@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session_harness import Changelog, MadeUp, check_session, dump
+from session_harness import Changelog, MadeUp, check_session, dump, record_name
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import header as headers
 from toktier_stream.session import tree
-from toktier_stream.session.batch import session_key
 from toktier_stream.session.paged import Paged
 from toktier_stream.session.record import Session
 from toktier_stream.session.store import Store
@@ -52,7 +51,7 @@ def raises(code: Code) -> pytest.RaisesExc[ToktierError]:
 def damage(store: Store, name: bytes, number: int, database: str = "pages") -> None:
     """Flip a bit of a stored record behind the store's back."""
     db = store._pages if database == "pages" else store._sessions
-    key = session_key(name) + number.to_bytes(4, "big") if database == "pages" else name
+    key = record_name(name, number) if database == "pages" else name
     with store._env.begin(write=True) as txn:
         data = bytearray(txn.get(key, db=db))
         data[len(data) // 2] ^= 1
@@ -313,7 +312,8 @@ def test_an_older_page_is_not_taken_for_the_newer(store: Store) -> None:
     assert session is not None
     session.edit(ENCODER, 0, 4, b"more words")
     store.commit(batch, changelog_offset=2)
-    store.restore([(b"P" + key, value) for key, value in old["pages"]], 3)
+    old_pages = [(b"P" + key[4:] + key[:4], value) for key, value in old["pages"]]
+    store.restore(old_pages, 3)
     session = read(store, b"one")
     assert session is not None
     with raises(Code.STORE_CORRUPT):

@@ -46,12 +46,12 @@ class Shelf:
             self.records.pop(number, None)
         for part in written:
             part.stored = True
-        spine, tail = tree.spine(root, self)
+        spine, lines, tail = tree.spine(root, self)
         if tail:
             self.records.pop(spine[-1].number, None)  # an older record under its number
         if not spine:
             return None
-        reread = tree.from_spine(spine, len(spine) - 2, tail)
+        reread = tree.from_spine(spine, len(spine) - 2, tail, lines)
         assert isinstance(reread, Node)
         return reread
 
@@ -70,12 +70,20 @@ steps = st.lists(
 )
 
 
-@given(steps)
+@given(steps, st.sampled_from([0, 1, 2, 7]))
 @settings(deadline=None)
 @pytest.mark.usefixtures("small_fan")
-def test_a_tree_is_the_list_of_its_pages(moves: list[tuple[float, float, int, bool]]) -> None:
+def test_a_tree_is_the_list_of_its_pages(
+    moves: list[tuple[float, float, int, bool]], kept: int
+) -> None:
     """After any replacements: order, sums, places, prefix digests, and what a reader of the stored
-    records sees."""
+    records sees, however much of them the header has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree, "KEPT", kept)
+        _live(moves)
+
+
+def _live(moves: list[tuple[float, float, int, bool]]) -> None:
     shelf, numbers = Shelf(), Numbers(0)
     root: Node | None = None
     model: list[Page] = []
@@ -104,6 +112,7 @@ def test_a_tree_is_the_list_of_its_pages(moves: list[tuple[float, float, int, bo
     kept = sum(p.stored for p in tree.walk(root, shelf))
     assert len(model) - kept <= 1
     assert len(shelf.records) == kept + tree.stored_nodes(root, shelf)
+    assert sorted(shelf.records) == sorted(tree.stored_numbers(root, shelf))
 
 
 def _compare(root: Node | None, model: list[Page], shelf: Shelf) -> None:
@@ -133,9 +142,10 @@ def _compare(root: Node | None, model: list[Page], shelf: Shelf) -> None:
 
 @pytest.fixture(scope="module")
 def small_fan() -> object:
-    """Nodes of 4 children."""
+    """Nodes of 4 children, one of them in the header at most."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tree, "FAN", 4)
+        patch.setattr(tree, "KEPT", 1)
         yield
 
 

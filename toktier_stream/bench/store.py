@@ -27,8 +27,9 @@ import psutil
 from toktier_stream.bench.generate import generate_context
 from toktier_stream.bench.store_memory import residence
 from toktier_stream.errors import Code, ToktierError
+from toktier_stream.session.batch import Batch, Changes
 from toktier_stream.session.engines import open_tokenizer
-from toktier_stream.session.store import Batch, Store
+from toktier_stream.session.store import Store
 from toktier_stream.session.warm import warm
 from toktier_stream.tokenizer.registry import Entry
 
@@ -121,7 +122,7 @@ class _Sessions:
         for name, text in zip(self._names, self._texts, strict=True):
             batch = self._store.begin()
             batch.create(name).reset(entry.encoder, text.encode())
-            self._store.commit(batch, changelog_offset=self._offset)
+            self._store.commit(batch, changelog_offset=self._published(batch.changes()))
 
     def measure(self, batches: int, reference_chars: int) -> Result:
         """Batches in memory and through the store in turn, then the sizes and the proofs."""
@@ -179,16 +180,20 @@ class _Sessions:
 
     def _durable(self, news: list[bytes]) -> tuple[tuple[float, float], int]:
         """CPU and wall seconds of one batch that is kept, and the bytes of its records."""
-        self._offset += 1
         clock = _Clock()
         with clock:
             batch = self._store.begin()
             self._edit(batch, news)
             changes = batch.changes()
-            self._store.commit(batch, changelog_offset=self._offset)
+            self._store.commit(batch, changelog_offset=self._published(changes))
         self._texts = [t + new.decode() for t, new in zip(self._texts, news, strict=True)]
         size = sum(len(key) + len(value or b"") for key, value in changes)
         return (clock.cpu, clock.wall), size
+
+    def _published(self, changes: Changes) -> int:
+        """Where the changelog stands behind these records and their transaction's marker."""
+        self._offset += len(changes) + 1
+        return self._offset
 
     def _edit(self, batch: Batch, news: list[bytes]) -> None:
         encoder, now_ms = self._entry.encoder, time.time_ns() // 1_000_000

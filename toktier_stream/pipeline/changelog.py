@@ -60,7 +60,14 @@ class Follower:
         if not records:
             return
         lineage = self.lineage
-        changes = [c for c in map(lineage.take, records) if c is not None]
+        changes: list[tuple[bytes, bytes | None]] = []
+        forgotten: list[bytes] = []
+        for record in records:
+            change = lineage.take(record)
+            if change is not None:
+                changes.append(change)
+                if change[1] is None and record.value is not None:
+                    forgotten.append(change[0])
         offset = records[-1].offset + 1
         await self._in_thread(
             partial(
@@ -69,6 +76,7 @@ class Follower:
                 offset,
                 owner=lineage.owner,
                 answered=lineage.answered,
+                forgotten=forgotten,
             )
         )
         self.progress.position = offset

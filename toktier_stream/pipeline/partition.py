@@ -327,20 +327,30 @@ class Partition:
         self.restore = progress
 
     async def _heal(self, delivery: Delivery, follower: Follower) -> None:
-        """Write again what a replaced owner has written over: compaction keeps the last record."""
+        """Write again what a replaced owner has written over: compaction keeps the last record. And
+        remove what belongs to no session: of a batch that was written in part."""
         shadowed = sorted(follower.lineage.shadowed | self._shadowed)
         for start in range(0, len(shadowed), CHUNK):
             keys = shadowed[start : start + CHUNK]
             values = await self._in_background(partial(_values, self._store, keys))
-            topic = self._shared.settings.topic_sessions
-            changes = [
-                OutRecord(topic, key, value, (), self.number)
-                for key, value in zip(keys, values, strict=True)
-            ]
-            await delivery.publish([], changes, None, 0)
+            await delivery.publish([], self._changes(keys, values), None, 0)
         self._shadowed = frozenset()
         if shadowed:
             _LOG.warning("changelog_healed", partition=self.number, records=len(shadowed))
+        orphans = await self._in_background(self._store.orphans)
+        for start in range(0, len(orphans), CHUNK):
+            keys = orphans[start : start + CHUNK]
+            await delivery.publish([], self._changes(keys, [None] * len(keys)), None, 0)
+        if orphans:
+            _LOG.warning("orphans_removed", partition=self.number, records=len(orphans))
+        await self._in_background(partial(self._store.remove_orphans, orphans))
+
+    def _changes(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> list[OutRecord]:
+        topic = self._shared.settings.topic_sessions
+        return [
+            OutRecord(topic, key, value, (), self.number)
+            for key, value in zip(keys, values, strict=True)
+        ]
 
     def _waker(self) -> Callable[[], None]:
         loop = asyncio.get_running_loop()

@@ -164,11 +164,12 @@ class Batch:
         return out
 
     def _seal_removal(self, session_id: bytes, out: Sealed) -> None:
-        if self._base.exists(session_id):
-            out.changes.append((SESSION + session_id, None))
+        # The header last: it tells of the others, should only a part of this be published.
         key = session_key(session_id)
         gone = self._base.numbers(session_id)
         out.changes.extend((page_key(key, number), None) for number in gone)
+        if self._base.exists(session_id):
+            out.changes.append((SESSION + session_id, None))
         out.sessions[session_id] = None
 
     @staticmethod

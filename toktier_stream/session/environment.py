@@ -17,7 +17,7 @@ from toktier_stream.session import unsynced
 
 _LOG = telemetry.logger(__name__)
 
-FORMAT: Final = b"toktier-stream store 2"
+FORMAT: Final = b"toktier-stream store 3"
 
 # Where damage was met, until the file is set aside; and what it is called then.
 DAMAGED: Final = "damaged"

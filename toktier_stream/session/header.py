@@ -1,8 +1,10 @@
 """What is stored of a session besides its pages: one small record, written with every change.
 
 Record (little-endian): a fixed part, then the path to the last page, the remembered revisions, the
-marks, the strings, the last page's record (page.py), and a CRC-32 of all of it. Its size grows with
-the logarithm of the session's.
+marks, the strings, index lines of pages before the last (node.py), the last page's record
+(page.py), and a CRC-32 of all of it. Its size grows with the logarithm of the session's.
+
+Version 4 had no index lines: all were in the nodes' records. It is read as well.
 """
 
 from __future__ import annotations
@@ -15,15 +17,17 @@ from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.change import Settled
 from toktier_stream.session.giant import Mark
 from toktier_stream.session.page import Utf8
-from toktier_stream.session.tree import Spine
+from toktier_stream.session.tree import Lines, Spine
 
-_VERSION: Final = 4
+_VERSION: Final = 5
+_WITHOUT_LINES: Final = 4
 _QUARANTINED: Final = 1
 _CLOSED: Final = 2
 # version, flags, path steps, remembered revisions | revision, tokens, bytes, chars, digest,
 # touched | next number | lengths of fingerprint, tokenizer and session id | marks
-# and those of giant pieces | settled | bytes of the last page
-_FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHBBQI")
+# and those of giant pieces | settled | bytes of the last page | since version 5: of the lines
+_FIXED_4: Final = struct.Struct("<BBBBQQQQQqIHHHBBQI")
+_FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHBBQIH")
 _STEP: Final = struct.Struct("<IIIII")
 _RECENT: Final = struct.Struct("<QQQ")
 _MARK: Final = struct.Struct("<QQ?Q")
@@ -36,8 +40,8 @@ class Header(NamedTuple):
     """A session's header. Units: tokens, bytes and characters of its text; milliseconds since the
     epoch. ``recent`` holds (revision, content hash, digest) of the last applied events; ``marks``
     are those of growing.py, for families without cuts; ``open`` those of giant.py; ``settled``
-    counts tokens that no append changes (settled.py); ``tail`` is the last page's record, empty
-    where the store has that page by itself."""
+    counts tokens that no append changes (settled.py); ``lines`` are of the index (tree.py);
+    ``tail`` is the last page's record, empty where the store has that page by itself."""
 
     session_id: bytes
     fingerprint: str = ""
@@ -56,6 +60,7 @@ class Header(NamedTuple):
     marks: tuple[Settled, ...] = ()
     open: tuple[Mark, ...] = ()
     settled: int = 0
+    lines: Lines = b""
     tail: Utf8 = b""
 
 
@@ -63,13 +68,13 @@ def encode(header: Header) -> bytes:
     """The header's record."""
     (
         session_id, fingerprint, tokenizer, revision, tokens, size, chars, digest, touched,
-        quarantined, closed, recent, next_number, spine, marks, opened, settled, tail,
+        quarantined, closed, recent, next_number, spine, marks, opened, settled, lines, tail,
     ) = header  # fmt: skip
     names = (fingerprint.encode(), tokenizer.encode(), session_id)
     fixed = _FIXED.pack(
         _VERSION, _QUARANTINED * quarantined | _CLOSED * closed, len(spine), len(recent),
         revision, tokens, size, chars, digest, touched, next_number, *map(len, names),
-        len(marks), len(opened), settled, len(tail),
+        len(marks), len(opened), settled, len(tail), len(lines),
     )  # fmt: skip
     parts = [fixed, *[_STEP.pack(*step) for step in spine]]
     if recent:
@@ -78,7 +83,7 @@ def encode(header: Header) -> bytes:
         parts += [_MARK.pack(m.size, m.tokens, m.inside, m.since) for m in marks]
         parts += [_OPEN.pack(*mark) for mark in opened]
     parts += names
-    parts.append(tail)
+    parts += (lines, tail)
     data = b"".join(parts)
     return data + _CRC.pack(zlib.crc32(data))
 
@@ -86,23 +91,26 @@ def encode(header: Header) -> bytes:
 def decode(data: bytes, session_id: bytes) -> Header:
     """The inverse of :func:`encode`. Raises ``STORE_CORRUPT``, also for another id's header."""
     body = data[: -_CRC.size]
-    if len(body) < _FIXED.size or _CRC.pack(zlib.crc32(body)) != data[-_CRC.size :]:
+    if len(body) < _FIXED_4.size or _CRC.pack(zlib.crc32(body)) != data[-_CRC.size :]:
         raise ToktierError(Code.STORE_CORRUPT, "a session header fails its checksum")
     (
         version, flags, steps, remembered, revision, tokens, size, chars, digest, touched_ms,
-        next_number, fingerprint_size, tokenizer_size, id_size, marks, opened, settled, tail,
-    ) = _FIXED.unpack_from(body)  # fmt: skip
+        next_number, fingerprint_size, tokenizer_size, id_size, marks, opened, settled, tail, lines,
+    ) = _FIXED.unpack_from(data)  # fmt: skip
     at = _FIXED.size
+    if version == _WITHOUT_LINES:
+        at, lines = _FIXED_4.size, 0
+    elif version != _VERSION:
+        raise ToktierError(Code.STORE_CORRUPT, f"a session header of format {version}")
     recent_at = at + steps * _STEP.size
     marks_at = recent_at + remembered * _RECENT.size
     open_at = marks_at + marks * _MARK.size
     strings_at = open_at + opened * _OPEN.size
     tokenizer_at = strings_at + fingerprint_size
     id_at = tokenizer_at + tokenizer_size
-    tail_at = id_at + id_size
-    if version != _VERSION:
-        raise ToktierError(Code.STORE_CORRUPT, f"a session header of format {version}")
-    if len(body) != tail_at + tail or body[id_at:tail_at] != session_id:
+    lines_at = id_at + id_size
+    tail_at = lines_at + lines
+    if len(body) != tail_at + tail or body[id_at:lines_at] != session_id:
         raise ToktierError(Code.STORE_CORRUPT, "a session header has another shape")
     return Header(
         session_id=session_id,
@@ -122,6 +130,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
         marks=tuple(Settled(*mark) for mark in _MARK.iter_unpack(body[marks_at:open_at])),
         open=tuple(Mark(*mark) for mark in _OPEN.iter_unpack(body[open_at:strings_at])),
         settled=settled,
+        lines=body[lines_at:tail_at],
         tail=body[tail_at:],
     )
 
@@ -129,7 +138,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
 def touched_ms(data: bytes) -> int:
     """When the session of this record was last touched, without decoding the rest; long ago if it
     is no header."""
-    if len(data) < _FIXED.size:
+    if len(data) < _FIXED_4.size:
         return 0
     value: int = struct.unpack_from("<q", data, _TOUCHED_AT)[0]
     return value

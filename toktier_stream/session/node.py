@@ -20,7 +20,7 @@ from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import kernels
 from toktier_stream.session.page import Page, Reader
 
-__all__ = ["Node", "Numbers", "Spine", "fold", "from_spine", "line"]
+__all__ = ["Lines", "Node", "Numbers", "Spine", "fold", "from_spine", "line"]
 
 NODE_KIND: Final = 2
 _HEAD: Final = struct.Struct("<BBH")
@@ -28,11 +28,14 @@ _ROW: Final = struct.Struct("<IIIIIQ")
 LINE: Final = _ROW.size
 """Bytes of what a record says of one child."""
 
+Lines = bytes
+"""What is said of some children, one behind the other."""
+
 
 class Spine(NamedTuple):
     """One step of the path from the root to the last page, as the header keeps it.
 
-    ``crc`` 0: the node has no record because it has no child but the last.
+    ``crc`` 0: the node has no record because it has no child that the header does not tell of.
     """
 
     number: int
@@ -43,20 +46,30 @@ class Spine(NamedTuple):
 
 
 class Numbers:
-    """Record numbers of one session: which are free, which were stored and need a tombstone."""
+    """Record numbers of one session: which are free, which were stored and need a tombstone.
 
-    __slots__ = ("_free", "next", "stored_below")
+    Numbers that were never used begin at ``floor`` at least: so what several sessions write at one
+    time has numbers near each other (store.py).
+    """
 
-    def __init__(self, next_number: int, free: Sequence[int] = ()) -> None:
+    __slots__ = ("_floor", "_free", "next", "stored_below")
+
+    def __init__(self, next_number: int, free: Sequence[int] = (), floor: int = 0) -> None:
         self.next = next_number
         self.stored_below = next_number
         self._free = sorted(free, reverse=True)
+        self._floor = floor
+
+    @property
+    def first(self) -> int:
+        """The first number that was never used and may be."""
+        return max(self.next, self._floor)
 
     def take(self) -> int:
         """A free number, the smallest freed one first."""
         if self._free:
             return self._free.pop()
-        self.next += 1
+        self.next = self.first + 1
         return self.next - 1
 
     def free(self, number: int) -> None:
@@ -74,28 +87,31 @@ class Numbers:
 
     def copy(self) -> Numbers:
         """The same state, to change independently."""
-        other = Numbers(self.next)
+        other = Numbers(self.next, floor=self._floor)
         other.stored_below = self.stored_below
         other._free = self._free.copy()
         return other
 
-    def fork(self) -> Numbers:
+    def fork(self, floor: int = 0) -> Numbers:
         """What is left of this state once everything so far is in the store."""
-        if self.stored_below == self.next and not self._free:
+        moved = max(floor, self._floor) > self.next
+        if self.stored_below == self.next and not self._free and not moved:
             return self  # copied before it is changed
-        return Numbers(self.next)
+        return Numbers(self.next, floor=floor)
 
 
 class Node:
     """An inner node. Its children are read on demand; apart from that it never changes.
 
     ``crc`` and ``stored`` are of its record; ``open`` says whether that record leaves out the last
-    child, which is then in memory. So may be the lines for the others, and all children.
+    child, which is then in memory. So may be the lines for the others, and all children. An open
+    node's record may lack the lines of the last children before that one too: the header has these
+    (``more``). ``spare`` counts them; -1: whatever record there is, it does not fit any more.
     """
 
     __slots__ = (
-        "_digest", "_kids", "_last", "_lines", "bytes", "chars", "crc", "level", "number", "open",
-        "row", "stored", "tokens",
+        "_digest", "_kids", "_last", "_lines", "bytes", "chars", "crc", "level", "more", "number",
+        "open", "row", "spare", "stored", "tokens",
     )  # fmt: skip
 
     def __init__(self, level: int, number: int, kids: list[Page | Node] | None) -> None:
@@ -105,6 +121,8 @@ class Node:
         self.row = b""
         self.stored = False
         self.open = False
+        self.more = b""
+        self.spare = -1
         self._digest: int | None = None
         self._last: Page | Node | None = None
         self._lines: bytes | None = None
@@ -136,12 +154,14 @@ class Node:
         return kids
 
     def lines(self, reader: Reader) -> bytes:
-        """What the node's record says of the children it lists. Raises ``STORE_CORRUPT``."""
+        """What the node's record, and the header beside it, say of the children. Raises
+        ``STORE_CORRUPT``."""
         if self._lines is not None:
             return self._lines
         lines = b""
         if self.crc:
             lines = _checked(reader.read(self.number, self.crc), self.level, self.number)
+        lines += self.more
         if self.open:
             self._lines = lines
         return lines
@@ -187,6 +207,7 @@ class Node:
         if self.open and self.stored and len(last) == 1 and self._last is not None:
             before = self._last
             node.crc, node.stored, node.open = self.crc, True, True
+            node.more, node.spare = self.more, self.spare
             node._lines, node._last = self._lines, last[0]
         else:
             kids = self.kids(reader).copy()
@@ -195,7 +216,11 @@ class Node:
             node._kids = kids
             if self.open and len(last) == 1:
                 node.crc, node.stored, node.open = self.crc, self.stored, True
+                node.more, node.spare = self.more, self.spare
                 node._lines, node._last = self._lines, last[0]
+            elif self.open and self.spare >= 0 and last:
+                # What the record lists is listed as before.
+                node.crc, node.open, node.spare = self.crc, True, self.spare + len(last) - 1
         node.tokens = self.tokens - before.tokens
         node.bytes = self.bytes - before.bytes
         node.chars = self.chars - before.chars
@@ -213,6 +238,7 @@ class Node:
         node.crc = self.crc
         node.row = b""
         node.open = node.stored = True
+        node.more, node.spare = self.more, self.spare
         node._digest = node._kids = None
         node._lines = self._lines
         node._last = last
@@ -221,25 +247,42 @@ class Node:
         node.chars = self.chars + chars
         return node
 
-    def listing(self, lines: bytes) -> bytes:
-        """Have this new open node list these children before its last one; returns its record."""
+    def listing(self, lines: bytes, count: int, keep: int) -> bytes | None:
+        """Have this new open node list these children before its last one, ``count`` of them more
+        than it did; returns its record, None if that stays as it is: the header takes up to
+        ``keep`` of the lines."""
         self._lines = lines
+        spare = self.spare + count
+        if spare <= keep:
+            self.spare, self.more = spare, lines[len(lines) - spare * LINE :]
+            return None
+        self.spare, self.more = 0, b""
         data = _record(self.level, lines)
         self.crc = zlib.crc32(data)
         return data
 
-    def rows(self, reader: Reader, *, is_open: bool) -> bytes:
-        """The node's record in one of its forms; sets ``crc`` and ``open``."""
+    def rows(self, reader: Reader, *, is_open: bool, keep: int) -> tuple[bool, bytes | None]:
+        """The node's record in one of its forms, and whether it is to be written, or removed if it
+        is None; sets ``crc`` and ``open``. An open node leaves up to ``keep`` lines to the header.
+        """
         kids = self.kids(reader)
         listed = kids[:-1] if is_open else kids
         lines = b"".join([k.row or _row(k, reader) for k in listed])
-        data = _record(self.level, lines)
-        self.crc = zlib.crc32(data) if listed else 0
         self.row = b""
         self.open = is_open
         self._last = kids[-1] if is_open else None
         self._lines = lines if is_open else None
-        return data
+        fits = is_open and self.spare >= 0
+        spare = self.spare if fits else len(listed)
+        if is_open and spare <= keep:
+            self.spare, self.more = spare, lines[len(lines) - spare * LINE :]
+            if not fits:
+                self.crc = 0
+            return not fits, None
+        self.spare, self.more = 0, b""
+        data = _record(self.level, lines)
+        self.crc = zlib.crc32(data)
+        return True, data
 
     def replaced_last(self, last: Page | Node) -> None:
         """The same last child, by another object: it has a record now."""
@@ -291,16 +334,22 @@ def _stub(
     return node
 
 
-def from_spine(spine: Sequence[Spine], level: int, tail: bytes = b"") -> Page | Node:
+def from_spine(
+    spine: Sequence[Spine], level: int, tail: bytes = b"", lines: Lines = b""
+) -> Page | Node:
     """The subtree that ends in the last page, from the header's path; nothing is read yet.
-    ``tail``: the last page's record where the header has it."""
+    ``tail``: the last page's record where the header has it; ``lines``: what the header says of
+    pages before that."""
     head = spine[0]
     if level < 0:
         record = tail or None
         return Page(head.number, head.tokens, head.bytes, head.chars, crc=head.crc, record=record)
     node = _stub(level, head.number, head.crc, head.tokens, head.bytes, head.chars, None)
     node.open = True
-    node._last = from_spine(spine[1:], level - 1, tail)
+    node.spare = 0
+    if level == 0:
+        node.more, node.spare = lines, len(lines) // LINE
+    node._last = from_spine(spine[1:], level - 1, tail, lines)
     return node
 
 

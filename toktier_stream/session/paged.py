@@ -39,8 +39,9 @@ class Paged:
     __slots__ = ("_kept", "_numbers", "_read", "_reader", "_root", "_saved")
 
     def __init__(
-        self, spine: tuple[tree.Spine, ...], tail: Utf8, reader: Reader, numbers: tree.Numbers
-    ) -> None:
+        self, spine: tuple[tree.Spine, ...], lines: tree.Lines, tail: Utf8, reader: Reader,
+        numbers: tree.Numbers,
+    ) -> None:  # fmt: skip
         self._reader = reader
         self._numbers = numbers
         self._read = False  # whether pages were opened that may now be forgotten
@@ -49,16 +50,16 @@ class Paged:
         # saved: there is no record under it.
         self._kept = self._saved = spine[-1].number if tail else -1
         if spine:
-            root = tree.from_spine(spine, len(spine) - 2, tail)
+            root = tree.from_spine(spine, len(spine) - 2, tail, lines)
             if not isinstance(root, tree.Node):
                 raise ToktierError(Code.STORE_CORRUPT, "a session header has a broken path")
             self._root = root
 
-    def fork(self) -> Paged:
-        """An independent copy of stored pages; O(1)."""
+    def fork(self, floor: int) -> Paged:
+        """An independent copy of stored pages; O(1). ``floor``: see :class:`tree.Numbers`."""
         other = object.__new__(Paged)
         other._reader = self._reader
-        other._numbers = self._numbers.fork()
+        other._numbers = self._numbers.fork(floor)
         other._read = self._read
         other._root = self._root
         other._kept = other._saved = self._saved
@@ -231,7 +232,8 @@ class Paged:
         if written is None:
             return None
         numbers = self._numbers.copy()
-        numbers.free(last.number)
+        if len(written[0]) == 1 or last.stored or not self._unused(last.number):
+            numbers.free(last.number)
         pages = [Page.written(numbers.take(), one) for one in written[0]]
         self._become(tree.replace_last(root, pages, numbers, reader), end)
         self._numbers = numbers
@@ -246,18 +248,26 @@ class Paged:
         if root is None or not numbers.clean:
             return None
         path = tree.way(root, reader)
-        written = self._rewritten(root, tree.last_page(path, reader), end, byte)
+        last = tree.last_page(path, reader)
+        if not self._unused(last.number):
+            return None
+        written = self._rewritten(root, last, end, byte)
         if written is None:
             return None
-        changed = tree.grow(path, written[0], numbers.next, reader, put)
+        first = numbers.first
+        changed = tree.grow(path, written[0], first, reader, put)
         if changed is None:
             return None
         self._become(changed, end)
         closed = len(written[0]) - 1
         if closed:
-            self._saved = numbers.next + closed - 1
-            self._numbers = tree.Numbers(numbers.next + closed)
+            self._saved = first + closed
+            self._numbers = tree.Numbers(first + closed + 1)
         return ends.shortened(end, written[1], written[2])
+
+    def _unused(self, number: int) -> bool:
+        """Whether the store has no record under the number of a page that it does not have."""
+        return number == self._kept or number >= self._numbers.stored_below
 
     @staticmethod
     def _rewritten(
@@ -329,10 +339,14 @@ class Paged:
         """The first record number that was never used."""
         return self._numbers.next
 
-    def spine(self) -> tuple[tuple[tree.Spine, ...], Utf8]:
-        """The path to the last page, for the header, and that page's record where the header is to
-        keep it; after :meth:`unsaved`."""
+    def spine(self) -> tuple[tuple[tree.Spine, ...], tree.Lines, Utf8]:
+        """What the header has of the index: the path to the last page, lines for those before it,
+        and that page's record where the header is to keep it; after :meth:`unsaved`."""
         return tree.spine(self._root, self._reader)
+
+    def stored_numbers(self) -> list[int]:
+        """The numbers of all records of a stored session, ascending. Raises ``STORE_CORRUPT``."""
+        return sorted(tree.stored_numbers(self._root, self._reader))
 
     def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:
         """See :meth:`toktier_stream.session.record.Session.unsaved`."""

@@ -76,7 +76,7 @@ class Session:
         self._marks = header.marks
         self._open = header.open
         numbers = numbers or tree.Numbers(header.next_number)
-        self._paged = Paged(header.spine, header.tail, reader, numbers)
+        self._paged = Paged(header.spine, header.lines, header.tail, reader, numbers)
         self._end: View | None = None
         self._stale: ends.Mark | None = None
         self._stream: stream.Stream | None = None
@@ -84,8 +84,9 @@ class Session:
         self.bytes = self._paged.bytes
         self.chars = self._paged.chars
 
-    def fork(self) -> Session:
-        """An independent copy of a stored session; O(1), pages and nodes are shared."""
+    def fork(self, floor: int = 0) -> Session:
+        """An independent copy of a stored session; O(1), pages and nodes are shared. ``floor``:
+        where numbers of records begin that it never used."""
         other = object.__new__(Session)
         other.session_id = self.session_id
         other.fingerprint = self.fingerprint
@@ -103,7 +104,7 @@ class Session:
         other.changed = False
         other._marks = self._marks
         other._open = self._open
-        other._paged = self._paged.fork()
+        other._paged = self._paged.fork(floor)
         other._end = self._end
         other._stale = self._stale
         other._stream = self._stream
@@ -260,12 +261,12 @@ class Session:
 
     def header(self) -> Header:
         """The header as it would be stored now; call :meth:`unsaved` first."""
-        spine, tail = self._paged.spine()
+        spine, lines, tail = self._paged.spine()
         return Header(
             self.session_id, self.fingerprint, self.tokenizer, self.revision, self.tokens,
             self.bytes, self.chars, self.digest, self.touched_ms, self.quarantined, self.closed,
             self.recent, self._paged.next_number, spine, self._marks, self._open, self.settled,
-            tail,
+            lines, tail,
         )  # fmt: skip
 
     def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:
@@ -283,6 +284,11 @@ class Session:
         if self._end is None and self._paged.ends_in_memory:
             self._hold()  # now, when its pages are at hand
         return written
+
+    def stored_numbers(self) -> list[int]:
+        """The numbers of all records of a stored session besides its header, ascending; pages are
+        not read. Raises ``STORE_CORRUPT``."""
+        return self._paged.stored_numbers()
 
     def verify(self) -> int:
         """Read every record and hold counts and digest to them; returns the number of records.

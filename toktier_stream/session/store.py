@@ -5,7 +5,7 @@ time.
 database   key                            value
 ========== ============================== ==================================================
 sessions   session id                     header (header.py)
-pages      16-byte session key, number    page (page.py) or index node (tree.py)
+pages      number, 16-byte session key    page (page.py) or index node (tree.py)
 expiry     minute u32, session id         empty: what to remove next, without a scan (expiry.py)
 meta       name                           format, changelog_offset, source_offset, owner, answered
 ========== ============================== ==================================================
@@ -13,6 +13,11 @@ meta       name                           format, changelog_offset, source_offse
 The index that the pages' order and sums are found by is a tree of small records beside the pages,
 and pages are never renumbered. Their position sums stand in that tree, not in the pages: an edit
 would have to rewrite every page behind it otherwise.
+
+LMDB writes the whole page (4 KB) of its tree in which a key is entered, and all above it. So what
+one batch enters shall lie together, although it is of many sessions: numbers come first in the
+keys, and new ones begin where the changelog stands (:attr:`Store.floor`). What a session has is
+found by its index.
 
 LMDB may lag behind the changelog, it never leads: a batch is committed here after it is committed
 there, and what a crash takes away is replayed. Commits are atomic. A crash of the process undoes
@@ -26,7 +31,7 @@ import fcntl
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +54,14 @@ from toktier_stream.session.batch import (
 from toktier_stream.session.environment import open_environment, ours, stored_map_bytes, told
 from toktier_stream.session.expiry import Expiry
 from toktier_stream.session.header import Header
+from toktier_stream.session.orphans import Orphans
 from toktier_stream.session.record import Session
 from toktier_stream.session.tree import Numbers
 
 __all__ = ["Batch", "CheckReport", "Stat", "Store"]
 
 _NUMBER_BYTES: Final = 4
+_FLOORS: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ class _SessionReader:
         """See :class:`toktier_stream.session.page.Reader`."""
         try:
             with self._env.begin() as txn:
-                data = txn.get(self._key + number.to_bytes(_NUMBER_BYTES, "big"), db=self._db)
+                data = txn.get(number.to_bytes(_NUMBER_BYTES, "big") + self._key, db=self._db)
         except lmdb.Error as error:
             raise ours(self._path, error) from error
         if data is None:
@@ -104,6 +111,11 @@ class _SessionReader:
         if zlib.crc32(data) != crc:
             raise ToktierError(Code.STORE_CORRUPT, f"record {number} fails its checksum")
         return bytes(data)
+
+
+def _page_name(key: bytes) -> bytes:
+    """The key in LMDB of a page's key in the changelog."""
+    return key[1 + KEY_BYTES :] + key[1 : 1 + KEY_BYTES]
 
 
 class Store:
@@ -135,6 +147,7 @@ class Store:
         self._hot_size = 0
         self._hits = self._misses = 0
         self._batch: Batch | None = None
+        self._orphans = Orphans()
         with env.begin() as txn:
             self.changelog_offset = int(txn.get(b"changelog_offset", b"0", db=self._meta))
             self.source_offset = int(txn.get(b"source_offset", b"-1", db=self._meta))
@@ -257,26 +270,42 @@ class Store:
         *,
         owner: int | None = None,
         answered: int | None = None,
+        forgotten: Iterable[bytes] = (),
     ) -> None:
-        """Apply records of the changelog, in its order, as one LMDB transaction.
+        """Apply records of the changelog, in its order, as one LMDB transaction. ``forgotten``:
+        keys that are removed because nobody knows their values.
 
         Raises ``STORE_FULL``, or ``STORE_FORMAT`` for a key of an unknown kind.
         """
+        records = list(records)
         self._forget()
         marks = (self.owner, self.answered)
         self.owner = marks[0] if owner is None else owner
         self.answered = marks[1] if answered is None else answered
         stored = False
         try:
-            self._write(list(records), changelog_offset, self.source_offset)
+            self._write(records, changelog_offset, self.source_offset)
             stored = True
+            self._orphans.follow(records, forgotten)
         finally:
             if not stored:
                 self.owner, self.answered = marks
 
+    def orphans(self) -> list[bytes]:
+        """Keys of the changelog for pages and index nodes that replays have left without a session
+        (orphans.py). To be asked for when a replay is complete."""
+        return self._orphans.find(self.session_ids(), self._known_numbers, self._records)
+
+    def remove_orphans(self, keys: Sequence[bytes]) -> None:
+        """Remove what :meth:`orphans` has found. Raises ``STORE_FULL``."""
+        if keys:
+            self._write([(key, None) for key in keys], self.changelog_offset, self.source_offset)
+        self._orphans.clear()
+
     def clear(self) -> None:
         """Remove everything, as one LMDB transaction: to be restored from the beginning."""
         self._forget()
+        self._orphans.clear()
         with told(self.path), self._env.begin(write=True) as txn:
             for db in (self._sessions, self._pages, self._expiry.db):
                 txn.drop(db, delete=False)
@@ -286,9 +315,13 @@ class Store:
 
     def value(self, key: bytes) -> bytes | None:
         """What is stored under a key of the changelog."""
-        db = self._pages if key[:1] == PAGE else self._sessions
+        page = key[:1] == PAGE
         with told(self.path), self._env.begin() as txn:
-            data: bytes | None = txn.get(key[1:], db=db)
+            data: bytes | None = (
+                txn.get(_page_name(key), db=self._pages)
+                if page
+                else txn.get(key[1:], db=self._sessions)
+            )
             return data
 
     def _forget(self) -> None:
@@ -304,6 +337,7 @@ class Store:
             for key, value in changes:
                 kind, name = key[:1], key[1:]
                 if kind == PAGE:
+                    name = _page_name(key)
                     if value is None:
                         txn.delete(name, db=pages)
                     else:
@@ -372,7 +406,7 @@ class Store:
         if hot is not None:
             self._hits += 1
             self._hot.move_to_end(session_id)
-            return hot[0].fork()
+            return hot[0].fork(self.floor)
         session = self._stored(session_id)
         self._misses += session is not None
         return session
@@ -382,13 +416,22 @@ class Store:
             data = txn.get(session_id, db=self._sessions)
         if data is None:
             return None
-        return Session(headers.decode(data, session_id), self._reader(session_id))
+        header = headers.decode(data, session_id)
+        numbers = Numbers(header.next_number, floor=self.floor)
+        return Session(header, self._reader(session_id), numbers)
 
     def fresh(self, session_id: bytes) -> Session:
         """An empty session that takes over the record numbers of whatever is stored."""
         stored = self.numbers(session_id)
-        numbers = Numbers(stored[-1] + 1 if stored else 0, stored)
+        numbers = Numbers(stored[-1] + 1 if stored else 0, stored, self.floor)
         return Session(Header(session_id), self._reader(session_id), numbers)
+
+    @property
+    def floor(self) -> int:
+        """Where the numbers begin that a batch gives to new records: it grows as they do, since
+        each takes an offset of the changelog. (That it begins again after so many costs nothing:
+        numbers of one session are never given twice.)"""
+        return self.changelog_offset % _FLOORS
 
     def exists(self, session_id: bytes) -> bool:
         """Whether a header is stored, sound or not."""
@@ -396,18 +439,29 @@ class Store:
             return txn.get(session_id, db=self._sessions) is not None
 
     def numbers(self, session_id: bytes) -> list[int]:
-        """The numbers of all records stored for a session, ascending."""
+        """The numbers of all records stored for a session, ascending. Where its index is damaged
+        this takes a look at every key."""
+        known = self._known_numbers(session_id)
+        if known is not None:
+            return known
         key = session_key(session_id)
-        with told(self.path), self._env.begin() as txn:
-            return [number for number, _ in self._records(txn, key)]
+        return [number for number, owner in self._records() if owner == key]
 
-    def _records(self, txn: Any, key: bytes) -> Iterator[tuple[int, bytes]]:
-        cursor = txn.cursor(self._pages)
-        if cursor.set_range(key):
-            for name in cursor.iternext(values=False):
-                if not name.startswith(key):
-                    return
-                yield int.from_bytes(name[KEY_BYTES:], "big"), name
+    def _known_numbers(self, session_id: bytes) -> list[int] | None:
+        """The same from the session's index; None if that is damaged."""
+        try:
+            session = self._stored(session_id)
+            return session.stored_numbers() if session is not None else []
+        except ToktierError as error:
+            if error.code is not Code.STORE_CORRUPT:
+                raise
+            return None
+
+    def _records(self) -> Iterator[tuple[int, bytes]]:
+        """Number and session key of every page and index node."""
+        with told(self.path), self._env.begin() as txn:
+            for name in txn.cursor(self._pages).iternext(values=False):
+                yield int.from_bytes(name[:_NUMBER_BYTES], "big"), name[_NUMBER_BYTES:]
 
     def _reader(self, session_id: bytes) -> _SessionReader:
         return _SessionReader(self.path, self._env, self._pages, session_key(session_id))

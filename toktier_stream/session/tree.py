@@ -4,8 +4,9 @@ A position is found in O(log n). Nodes (node.py) are values: a change builds new
 path and shares the rest, so an abandoned change leaves nothing behind.
 
 **Appends stay flat.** On the path to the last page a node's record leaves out the last child; the
-header names those children instead (:class:`Spine`), and holds the last page itself. So an append
-that fits into the last page writes the header; closing a page adds one line to one node.
+header names those children instead (:class:`Spine`), and holds the last page itself, and what the
+index says of the last few pages before it. So an append that fits into the last page writes the
+header, one that closes a page that page too, and every eighth such one a node.
 """
 
 from __future__ import annotations
@@ -15,29 +16,46 @@ from operator import is_
 from typing import Final, NamedTuple
 from zlib import crc32
 
+import numpy as np
+
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.session.node import LINE, Node, Numbers, Spine, fold, from_spine, line
+from toktier_stream.session.node import (
+    LINE,
+    Lines,
+    Node,
+    Numbers,
+    Spine,
+    fold,
+    from_spine,
+    line,
+)
 from toktier_stream.session.page import Page, Reader, Written
 
-__all__ = ["Node", "Numbers", "Spine", "fold", "from_spine"]
+__all__ = ["Lines", "Node", "Numbers", "Spine", "fold", "from_spine"]
 
 FAN: Final = 32
 """Children of a full node: 32 lines of 28 bytes."""
+KEPT: Final = 7
+"""Lines of the node above the last page that the header has at most. With one more they go into the
+node's record: that lies among others', and to change it costs a page of LMDB's, whatever it is."""
 
 
-def spine(root: Node | None, reader: Reader) -> tuple[tuple[Spine, ...], bytes]:
-    """The path from the root to the last page, for the header, and that page's record; this is
-    empty if it is in the store by itself. Checksums must be set."""
+def spine(root: Node | None, reader: Reader) -> tuple[tuple[Spine, ...], Lines, bytes]:
+    """The path from the root to the last page, for the header; the lines for pages before that
+    which are in no record; and its own record, empty if it is in the store by itself. Checksums
+    must be set."""
     if root is None:
-        return (), b""
+        return (), b"", b""
     path: list[Spine] = []
+    lines = b""
     at: Page | Node = root
     while isinstance(at, Node):
         path.append(Spine(at.number, at.crc, at.tokens, at.bytes, at.chars))
+        lines = at.more
         at = at.last or at.kids(reader)[-1]
     tail = b"" if at.stored else at.record()
     path.append(Spine(at.number, at.crc if at.stored else 0, at.tokens, at.bytes, at.chars))
-    return tuple(path), tail
+    return tuple(path), lines, tail
 
 
 class Place(NamedTuple):
@@ -82,6 +100,31 @@ def walk(root: Node | None, reader: Reader) -> Iterator[Page]:
                 yield from walk(kid, reader)
             else:
                 yield kid
+
+
+def stored_numbers(root: Node | None, reader: Reader) -> list[int]:
+    """The numbers of all records of a stored session, from its index alone."""
+    found: list[int] = []
+    at: Page | Node | None = root
+    while isinstance(at, Node):
+        found += _listed(at, reader)
+        at = _last(at, reader)
+    if at is not None and at.stored:
+        found.append(at.number)
+    return found
+
+
+def _listed(node: Node, reader: Reader) -> list[int]:
+    found = [node.number] if node.crc else []
+    lines = node.lines(reader)
+    numbers: list[int] = np.frombuffer(lines, dtype="<u4")[:: LINE // 4].tolist()
+    if node.level == 0:
+        return found + numbers
+    kids = node.peek(reader)
+    for kid in kids[: len(numbers)]:
+        if isinstance(kid, Node):
+            found += _listed(kid, reader)
+    return found
 
 
 def stored_nodes(root: Node | None, reader: Reader) -> int:
@@ -179,8 +222,8 @@ def grow(
 ) -> Node | None:  # fmt: skip
     """The tree of a stored session with its last page, which only the header has, replaced by
     ``new``; and their records to ``put``, the last one's apart: at once what :func:`replace_last`
-    and :func:`unsaved` do. ``path`` is from :func:`way`. The closed pages take the number of the
-    last one and those from ``next_number`` on.
+    and :func:`unsaved` do. ``path`` is from :func:`way`. If a page is closed, all take numbers from
+    ``next_number`` on.
 
     None, and nothing was done, where it is not as simple as that.
     """
@@ -198,6 +241,7 @@ def grow(
         lines = leaf.lines(reader)
         if len(lines) // LINE + count >= FAN:
             return None
+        number = next_number
         for page in new[:count]:
             record = page[4]
             put(number, record)
@@ -205,15 +249,14 @@ def grow(
             tokens += page[0]
             size += page[1]
             chars += page[2]
-            number = next_number
-            next_number += 1
+            number += 1
     end = Page.written(number, new[count])
     tokens += end.tokens
     size += end.bytes
     chars += end.chars
     node = leaf.followed(end, tokens, size, chars)
-    if count:
-        put(leaf.number, node.listing(lines))
+    if count and (data := node.listing(lines, count, KEPT)) is not None:
+        put(leaf.number, data)
     for above in path[-2::-1]:
         node = above.followed(node, tokens, size, chars)
     return node
@@ -399,8 +442,9 @@ def _save(
         saved = _save(kid, last and i == end, reader, put, written)
         if saved is not kid:
             kids[i] = saved
-    data = at.rows(reader, is_open=last)
-    put(at.number, data if at.crc else None)
+    changes, data = at.rows(reader, is_open=last, keep=0 if at.level else KEPT)
+    if changes:
+        put(at.number, data)
     written.append(at)
     return at
 
