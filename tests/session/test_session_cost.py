@@ -144,13 +144,13 @@ def test_records_read_are_flat(store: Store, monkeypatch: pytest.MonkeyPatch) ->
     """A cold append reads the last pages and one index node per level; an edit in the middle reads
     no more than twice that."""
     reads: list[int] = []
-    inner = stores._SessionReader.read
+    inner = stores.SessionReader.read
 
-    def counted(self: stores._SessionReader, number: int, crc: int) -> bytes:
+    def counted(self: stores.SessionReader, number: int, crc: int) -> bytes:
         reads.append(number)
         return inner(self, number, crc)
 
-    monkeypatch.setattr(stores._SessionReader, "read", counted)
+    monkeypatch.setattr(stores.SessionReader, "read", counted)
     for size in _SIZES:
         store._hot.clear()
         store._hot_size = 0

@@ -19,7 +19,7 @@ from session_harness import Changelog, MadeUp, check_session, dump, record_name
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import header as headers
-from toktier_stream.session import tree
+from toktier_stream.session import lookup
 from toktier_stream.session.paged import Paged
 from toktier_stream.session.record import Session
 from toktier_stream.session.store import Store
@@ -237,7 +237,7 @@ def test_a_damaged_record_is_seen(store: Store, which: str) -> None:
     put(store, b"two")
     session = read(store, b"one")
     assert session is not None
-    pages = [page.number for page in tree.walk(session._paged._root, session._paged._reader)]
+    pages = [page.number for page in lookup.walk(session._paged._root, session._paged._reader)]
     index = session.header().spine[0].number
     assert pages[-1] not in store.numbers(b"one")  # the header has it
     damage(store, b"one", {"first page": 0, "index": index}.get(which, pages[-2]))
@@ -497,7 +497,7 @@ def test_a_hit_reads_nothing_from_disk(store: Store, monkeypatch: pytest.MonkeyP
     """An append to a live session finds its last pages in memory."""
     put(store, b"one", TEXT * 50)
     monkeypatch.setattr(
-        "toktier_stream.session.store._SessionReader.read",
+        "toktier_stream.session.store.SessionReader.read",
         lambda self, number, crc: pytest.fail(f"read record {number}"),
     )
     for step in range(20):

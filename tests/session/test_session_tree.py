@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.session import tree
+from toktier_stream.session import lookup, tree
 from toktier_stream.session.page import Page
 from toktier_stream.session.tree import Node, Numbers
 from toktier_stream.wire import digest
@@ -109,14 +109,14 @@ def _live(moves: list[tuple[float, float, int, bool]]) -> None:
     _compare(root, model, shelf)
     # Nothing is left over: pages and the nodes that have a record, no more. The last page is the
     # header's, or was stored before it became the last.
-    kept = sum(p.stored for p in tree.walk(root, shelf))
+    kept = sum(p.stored for p in lookup.walk(root, shelf))
     assert len(model) - kept <= 1
-    assert len(shelf.records) == kept + tree.stored_nodes(root, shelf)
-    assert sorted(shelf.records) == sorted(tree.stored_numbers(root, shelf))
+    assert len(shelf.records) == kept + lookup.stored_nodes(root, shelf)
+    assert sorted(shelf.records) == sorted(lookup.stored_numbers(root, shelf))
 
 
 def _compare(root: Node | None, model: list[Page], shelf: Shelf) -> None:
-    found = list(tree.walk(root, shelf))
+    found = list(lookup.walk(root, shelf))
     assert [p.number for p in found] == [p.number for p in model]
     if root is None:
         return
@@ -125,18 +125,18 @@ def _compare(root: Node | None, model: list[Page], shelf: Shelf) -> None:
         sum(p.bytes for p in model),
         sum(p.chars for p in model),
     )
-    places = tree.pages(root, 0, root.bytes, shelf)
+    places = lookup.pages(root, 0, root.bytes, shelf)
     byte = token = 0
     value = digest.EMPTY
     for place, page in zip(places, model, strict=True):
         assert (place.byte, place.token, place.page.number) == (byte, token, page.number)
-        assert tree.prefix(root, byte, shelf) == value
-        middle = tree.pages(root, byte, byte + 1, shelf)
+        assert lookup.prefix(root, byte, shelf) == value
+        middle = lookup.pages(root, byte, byte + 1, shelf)
         assert [p.page.number for p in middle] == [page.number]
         byte += page.bytes
         token += page.tokens
         value = digest.extend(value, page.content(shelf).ids)
-    assert tree.prefix(root, byte, shelf) == value
+    assert lookup.prefix(root, byte, shelf) == value
     assert root.digest(shelf) == value
 
 
@@ -157,7 +157,7 @@ def test_an_append_writes_no_index_until_a_page_closes(small_fan: object) -> Non
     writes: list[int] = []
     for seed in range(300, 400):
         assert root is not None
-        last = next(iter(tree.pages(root, root.bytes - 1, root.bytes, shelf))).page
+        last = next(iter(lookup.pages(root, root.bytes - 1, root.bytes, shelf))).page
         new = [make_page(last.number, seed)]
         if seed % 2:
             new.append(make_page(numbers.take(), seed + 1000))
@@ -176,13 +176,13 @@ def test_an_abandoned_change_leaves_the_old_tree_alone(small_fan: object) -> Non
     pages = [make_page(numbers.take(), i) for i in range(60)]
     root = shelf.save(tree.replace(None, 0, 0, pages, numbers, shelf), numbers)
     assert root is not None
-    want = [p.number for p in tree.walk(root, shelf)]
+    want = [p.number for p in lookup.walk(root, shelf)]
     attempt = tree.replace(root, pages[0].bytes * 3, root.bytes, [], numbers.copy(), shelf)
     lost: list[int] = []
     tree.unsaved(attempt, shelf, lambda number, data: lost.append(number))
     assert lost
     tree.trim(root)
-    assert [p.number for p in tree.walk(root, shelf)] == want
+    assert [p.number for p in lookup.walk(root, shelf)] == want
     assert root.digest(shelf) == digest.of(np.concatenate([p.content(shelf).ids for p in pages]))
 
 

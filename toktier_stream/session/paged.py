@@ -13,7 +13,7 @@ import numpy as np
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import end as ends
-from toktier_stream.session import kernels, tree
+from toktier_stream.session import kernels, lookup, tree
 from toktier_stream.session.page import (
     PAGE_BYTES,
     Content,
@@ -93,12 +93,12 @@ class Paged:
     def text(self) -> Utf8:
         """The whole text."""
         reader = self._reader
-        return b"".join([p.peek(reader).text for p in tree.walk(self._root, reader)])
+        return b"".join([p.peek(reader).text for p in lookup.walk(self._root, reader)])
 
     def ids(self) -> Ids:
         """All ids, uint32[tokens]."""
         reader = self._reader
-        parts = [p.peek(reader).ids for p in tree.walk(self._root, reader)]
+        parts = [p.peek(reader).ids for p in lookup.walk(self._root, reader)]
         return np.concatenate(parts) if parts else _NONE
 
     def slice(self, start: int, end: int) -> Utf8:
@@ -106,7 +106,7 @@ class Paged:
         if start >= end or self._root is None:
             return b""
         self._read = True
-        places = tree.pages(self._root, start, end, self._reader)
+        places = lookup.pages(self._root, start, end, self._reader)
         if not places:
             return b""
         base = places[0].byte
@@ -119,7 +119,7 @@ class Paged:
             token = self.tokens if low >= self.bytes else 0
             return View(low, token, _NONE, _NONE, b"")
         self._read = True
-        places = tree.pages(self._root, low, high, self._reader)
+        places = lookup.pages(self._root, low, high, self._reader)
         contents = [p.page.content(self._reader) for p in places]
         if len(contents) == 1:
             one = contents[0]
@@ -145,7 +145,7 @@ class Paged:
         """Other pages in the place of all."""
         self._read = True
         numbers = self._numbers.copy()
-        for page in tree.walk(self._root, self._reader):
+        for page in lookup.walk(self._root, self._reader):
             numbers.free(page.number)
         if self._root is not None:
             tree.replace(self._root, 0, self.bytes, [], numbers, self._reader)
@@ -167,7 +167,7 @@ class Paged:
         reader, root = self._reader, self._root
         self._read = True
         low = max(0, found.begin - 1)
-        region = tree.pages(root, low, max(found.stop, low + 1), reader)
+        region = lookup.pages(root, low, max(found.stop, low + 1), reader)
         if region and region[0].byte + region[0].page.bytes == found.begin:
             # A whole page is kept; it is opened only if there is room worth filling.
             page = region[0].page
@@ -297,7 +297,7 @@ class Paged:
         size = cost(sum(map(len, ids)), sum(map(len, text)))
         if high_edge >= self.bytes or size > PAGE_BYTES // 2:
             return high_edge
-        (neighbour,) = tree.pages(self._root, high_edge, high_edge + 1, self._reader)
+        (neighbour,) = lookup.pages(self._root, high_edge, high_edge + 1, self._reader)
         page = neighbour.page
         if page.tokens == 0 or size + cost(page.tokens, page.bytes) > PAGE_BYTES:
             return high_edge
@@ -309,7 +309,7 @@ class Paged:
         return high_edge + page.bytes
 
     def _new_digest(
-        self, old: int, found: Splice, region: list[tree.Place], left_ids: Ids,
+        self, old: int, found: Splice, region: list[lookup.Place], left_ids: Ids,
         right_dropped: Ids, low_edge: int, high_edge: int,
     ) -> int:  # fmt: skip
         """The digest after a splice, from the pages it touches and the sums in the index."""
@@ -319,15 +319,15 @@ class Paged:
             n = len(left_ids)
             gone = dropped[0][n:] if len(dropped) == 1 else np.concatenate([_NONE, *dropped])[n:]
             return kernels.replace_suffix(old, gone, found.ids)
-        left = kernels.extend(tree.prefix(root, low_edge, reader), left_ids)
+        left = kernels.extend(lookup.prefix(root, low_edge, reader), left_ids)
         value = kernels.extend(left, found.ids)
         if found.tail:
             # What stood left of the tail: the pages before its first, and that page's dropped part.
             if high_edge > found.stop:
-                before = tree.prefix(root, region[-1].byte, reader)
+                before = lookup.prefix(root, region[-1].byte, reader)
                 before = kernels.extend(before, right_dropped)
             else:
-                before = tree.prefix(root, high_edge, reader)
+                before = lookup.prefix(root, high_edge, reader)
             tail = digest.without_prefix(old, before, found.tail)
             value = digest.join(value, tail, found.tail)
         return value
@@ -346,7 +346,7 @@ class Paged:
 
     def stored_numbers(self) -> list[int]:
         """The numbers of all records of a stored session, ascending. Raises ``STORE_CORRUPT``."""
-        return sorted(tree.stored_numbers(self._root, self._reader))
+        return sorted(lookup.stored_numbers(self._root, self._reader))
 
     def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:
         """See :meth:`toktier_stream.session.record.Session.unsaved`."""
@@ -376,7 +376,7 @@ class Paged:
         """
         reader = self._reader
         found, pages = digest.EMPTY, 0
-        for page in tree.walk(self._root, reader):
+        for page in lookup.walk(self._root, reader):
             content = page.peek(reader)
             if page.chars != kernels.characters(content.text):
                 raise ToktierError(Code.STORE_CORRUPT, f"page {page.number} has another size")
@@ -384,7 +384,7 @@ class Paged:
             pages += page.stored
         if found != value:
             raise ToktierError(Code.STORE_CORRUPT, "the ids do not give the session's digest")
-        return pages + tree.stored_nodes(self._root, reader)
+        return pages + lookup.stored_nodes(self._root, reader)
 
     def settle(self, *, opened: bool) -> int:
         """After storing: forget all pages. Returns bytes of memory still held. ``opened``: another

@@ -29,13 +29,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
@@ -43,7 +42,6 @@ from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import header as headers
 from toktier_stream.session import unsynced
 from toktier_stream.session.batch import (
-    KEY_BYTES,
     PAGE,
     SESSION,
     Batch,
@@ -51,16 +49,16 @@ from toktier_stream.session.batch import (
     Sealed,
     session_key,
 )
-from toktier_stream.session.environment import open_environment, ours, stored_map_bytes, told
+from toktier_stream.session.environment import open_environment, stored_map_bytes, told
 from toktier_stream.session.expiry import Expiry
 from toktier_stream.session.header import Header
 from toktier_stream.session.orphans import Orphans
+from toktier_stream.session.reader import SessionReader, record_name, record_names
 from toktier_stream.session.record import Session
 from toktier_stream.session.tree import Numbers
 
 __all__ = ["Batch", "CheckReport", "Stat", "Store"]
 
-_NUMBER_BYTES: Final = 4
 _FLOORS: Final = 1 << 31
 
 
@@ -86,36 +84,6 @@ class CheckReport:
     records: int
     damaged: tuple[bytes, ...]
     orphans: int
-
-
-class _SessionReader:
-    """Reads one session's records from LMDB and holds them to their checksums."""
-
-    __slots__ = ("_db", "_env", "_key", "_path")
-
-    def __init__(self, path: Path, env: lmdb.Environment, db: Any, key: bytes) -> None:
-        self._path = path
-        self._env = env
-        self._db = db
-        self._key = key
-
-    def read(self, number: int, crc: int) -> bytes:
-        """See :class:`toktier_stream.session.page.Reader`."""
-        try:
-            with self._env.begin() as txn:
-                data = txn.get(number.to_bytes(_NUMBER_BYTES, "big") + self._key, db=self._db)
-        except lmdb.Error as error:
-            raise ours(self._path, error) from error
-        if data is None:
-            raise ToktierError(Code.STORE_CORRUPT, f"record {number} is missing")
-        if zlib.crc32(data) != crc:
-            raise ToktierError(Code.STORE_CORRUPT, f"record {number} fails its checksum")
-        return bytes(data)
-
-
-def _page_name(key: bytes) -> bytes:
-    """The key in LMDB of a page's key in the changelog."""
-    return key[1 + KEY_BYTES :] + key[1 : 1 + KEY_BYTES]
 
 
 class Store:
@@ -318,7 +286,7 @@ class Store:
         page = key[:1] == PAGE
         with told(self.path), self._env.begin() as txn:
             data: bytes | None = (
-                txn.get(_page_name(key), db=self._pages)
+                txn.get(record_name(key), db=self._pages)
                 if page
                 else txn.get(key[1:], db=self._sessions)
             )
@@ -337,7 +305,7 @@ class Store:
             for key, value in changes:
                 kind, name = key[:1], key[1:]
                 if kind == PAGE:
-                    name = _page_name(key)
+                    name = record_name(key)
                     if value is None:
                         txn.delete(name, db=pages)
                     else:
@@ -460,11 +428,10 @@ class Store:
     def _records(self) -> Iterator[tuple[int, bytes]]:
         """Number and session key of every page and index node."""
         with told(self.path), self._env.begin() as txn:
-            for name in txn.cursor(self._pages).iternext(values=False):
-                yield int.from_bytes(name[:_NUMBER_BYTES], "big"), name[_NUMBER_BYTES:]
+            yield from record_names(txn, self._pages)
 
-    def _reader(self, session_id: bytes) -> _SessionReader:
-        return _SessionReader(self.path, self._env, self._pages, session_key(session_id))
+    def _reader(self, session_id: bytes) -> SessionReader:
+        return SessionReader(self.path, self._env, self._pages, session_key(session_id))
 
     # Lifetime
 
