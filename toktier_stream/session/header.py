@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from itertools import chain
 from typing import Final, NamedTuple
 
 from toktier_stream.errors import Code, ToktierError
@@ -76,9 +77,12 @@ def encode(header: Header) -> bytes:
         revision, tokens, size, chars, digest, touched, next_number, *map(len, names),
         len(marks), len(opened), settled, len(tail), len(lines),
     )  # fmt: skip
-    parts = [fixed, *[_STEP.pack(*step) for step in spine]]
-    if recent:
-        parts += [_RECENT.pack(*entry) for entry in recent]
+    # A table in one call; the module has the last formats ready.
+    parts = [
+        fixed,
+        struct.pack(f"<{5 * len(spine)}I", *chain.from_iterable(spine)),
+        struct.pack(f"<{3 * len(recent)}Q", *chain.from_iterable(recent)),
+    ]
     if marks or opened:
         parts += [_MARK.pack(m.size, m.tokens, m.inside, m.since) for m in marks]
         parts += [_OPEN.pack(*mark) for mark in opened]

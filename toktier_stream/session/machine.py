@@ -27,7 +27,7 @@ from toktier_stream.errors import Code, ToktierError, describe
 from toktier_stream.session.prepared import Prepared
 from toktier_stream.session.record import Change, Session
 from toktier_stream.session.store import Batch
-from toktier_stream.tokenizer.face import Ids
+from toktier_stream.tokenizer.face import Encoder, Ids
 from toktier_stream.tokenizer.reference import REFERENCE_VERSION, Reference
 from toktier_stream.tokenizer.registry import Entry, Registry
 from toktier_stream.wire.messages import (
@@ -266,20 +266,22 @@ class Machine:
                 raise ToktierError(Code.OFFSET_IN_CHARACTER, f"byte {offset}")
         self._admit(session.bytes - (end - start) + len(op.text))
         began = time.perf_counter_ns()
-        change = _routed(self._change(session, entry, start, end, op.text))
+        encoder = entry.encoder
+        change = _routed(self._change(session, encoder, start, end, op.text))
         elapsed = time.perf_counter_ns() - began
         self._finish(session, event, now_ms, session.recent)
         if event.want_full:
             change = replace(change, keep=0, ids=session.ids(), tail=0)
-        session.find_settled(entry.encoder)
+        session.find_settled(encoder)
         return _answer(event, session, change, elapsed)
 
-    def _change(self, session: Session, entry: Entry, start: int, end: int, text: bytes) -> Change:
-        if session.fingerprint == entry.encoder.fingerprint:
-            return session.edit(entry.encoder, start, end, text)
+    @staticmethod
+    def _change(session: Session, encoder: Encoder, start: int, end: int, text: bytes) -> Change:
+        if session.fingerprint == encoder.fingerprint:
+            return session.edit(encoder, start, end, text)
         # Made by another engine or reference version: never continued, but its text is here.
         old = session.text()
-        return session.reset(entry.encoder, old[:start] + text + old[end:], tokenizer=entry.name)
+        return session.reset(encoder, old[:start] + text + old[end:])
 
     def _admit(self, size: int) -> None:
         if size > self._limits.max_session_bytes:

@@ -77,21 +77,21 @@ def encode_update(update: TokenUpdate, *, trace: Headers = (), told: Told | None
 def encode_update_value(update: TokenUpdate, told: Told | None = None) -> bytes:
     """The protobuf bytes of an update; see :func:`encode_update`."""
     t, source_offset = told or (update.timings, update.source_offset)
-    m = pb.TokenUpdate(
-        session_id=update.session_id,
-        revision=update.revision,
-        status=_STATUS[update.status],
-        keep_tokens=update.keep,
-        token_ids=update.token_ids,
-        tail_tokens=update.tail,
-        total_tokens=update.total_tokens,
-        total_bytes=update.total_bytes,
-        digest=update.digest,
-        session_revision=update.session_revision,
-        route=_ROUTE[update.route],
-        request_id=update.request_id,
-        tokenizer=update.tokenizer,
-    )
+    # One by one: keywords of the constructor take a quarter longer.
+    m = pb.TokenUpdate()
+    m.session_id = update.session_id
+    m.revision = update.revision
+    m.status = _STATUS[update.status]
+    m.keep_tokens = update.keep
+    m.token_ids = update.token_ids
+    m.tail_tokens = update.tail
+    m.total_tokens = update.total_tokens
+    m.total_bytes = update.total_bytes
+    m.digest = update.digest
+    m.session_revision = update.session_revision
+    m.route = _ROUTE[update.route]
+    m.request_id = update.request_id
+    m.tokenizer = update.tokenizer
     if update.code is not None:
         m.code = update.code.value
     if update.message:

@@ -254,10 +254,11 @@ def _check_encodable(event: AppendEvent) -> bytes:
 
 def _check_body(event: AppendEvent) -> None:
     """Everything that is refused with an answer, the text last: it is the longest check."""
-    for name, value in (("request_id", event.request_id), ("tokenizer", event.tokenizer)):
-        # A character has at most four bytes: short names need no encoding to be sure.
-        if len(value) > MAX_NAME_BYTES // 4 and len(_utf8(value) or b"") > MAX_NAME_BYTES:
-            raise _of(event, Code.FIELD_TOO_LONG, name)
+    # A character has at most four bytes: short names need no encoding to be sure.
+    if max(len(event.request_id), len(event.tokenizer)) > MAX_NAME_BYTES // 4:
+        for name, value in (("request_id", event.request_id), ("tokenizer", event.tokenizer)):
+            if len(_utf8(value) or b"") > MAX_NAME_BYTES:
+                raise _of(event, Code.FIELD_TOO_LONG, name)
     op, part, parts = event.op, event.part, event.parts
     if part or parts != 1:
         if not (0 <= part < parts <= MAX_PARTS):
