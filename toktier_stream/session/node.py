@@ -20,11 +20,14 @@ from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import kernels
 from toktier_stream.session.page import Page, Reader
 
-__all__ = ["Lines", "Node", "Numbers", "Spine", "fold", "from_spine", "line"]
+__all__ = ["Lines", "Node", "Numbers", "Spine", "closed", "fold", "from_spine", "line"]
 
 NODE_KIND: Final = 2
 _HEAD: Final = struct.Struct("<BBH")
 _ROW: Final = struct.Struct("<IIIIIQ")
+_COLUMNS: Final = np.dtype(
+    [(name, "<u4") for name in ("number", "crc", "tokens", "bytes", "chars")] + [("digest", "<u8")]
+)
 LINE: Final = _ROW.size
 """Bytes of what a record says of one child."""
 
@@ -247,6 +250,22 @@ class Node:
         node.chars = self.chars + chars
         return node
 
+    @classmethod
+    def begun(
+        cls, level: int, number: int, lines: Lines, last: Page | Node, keep: int
+    ) -> tuple[Node, bytes | None]:
+        """A new open node that lists these children before its last one; and its record, as
+        :meth:`listing` says."""
+        node = cls(level, number, [last])
+        node._kids, node._last = None, last
+        node.open = node.stored = True
+        node.spare = 0
+        table = np.frombuffer(lines, dtype=_COLUMNS)
+        node.tokens += int(table["tokens"].sum())
+        node.bytes += int(table["bytes"].sum())
+        node.chars += int(table["chars"].sum())
+        return node, node.listing(lines, len(table), keep)
+
     def listing(self, lines: bytes, count: int, keep: int) -> bytes | None:
         """Have this new open node list these children before its last one, ``count`` of them more
         than it did; returns its record, None if that stays as it is: the header takes up to
@@ -294,6 +313,15 @@ class Node:
 def line(number: int, crc: int, tokens: int, size: int, chars: int, digest: int) -> bytes:
     """What a node's record says of a child."""
     return _ROW.pack(number, crc, tokens, size, chars, digest)
+
+
+def closed(level: int, number: int, lines: Lines) -> tuple[Lines, bytes]:
+    """A node that lists all its children: its own line, and its record."""
+    data = _record(level, lines)
+    table = np.frombuffer(lines, dtype=_COLUMNS)
+    tokens, size, chars = (int(table[name].sum()) for name in ("tokens", "bytes", "chars"))
+    digest = kernels.fold(table["tokens"].astype(np.int64), table["digest"].astype(np.uint64))
+    return line(number, zlib.crc32(data), tokens, size, chars, digest), data
 
 
 def _record(level: int, lines: bytes) -> bytes:

@@ -255,14 +255,15 @@ class Paged:
         if written is None:
             return None
         first = numbers.first
-        changed = tree.grow(path, written[0], first, reader, put)
-        if changed is None:
+        grown = tree.grow(path, written[0], first, reader, put)
+        if grown is None:
             return None
+        changed, following = grown
         self._become(changed, end)
         closed = len(written[0]) - 1
         if closed:
             self._saved = first + closed
-            self._numbers = tree.Numbers(first + closed + 1)
+            self._numbers = tree.Numbers(following)
         return ends.shortened(end, written[1], written[2])
 
     def _unused(self, number: int) -> bool:

@@ -23,6 +23,7 @@ from toktier_stream.session.node import (
     Node,
     Numbers,
     Spine,
+    closed,
     fold,
     from_spine,
     line,
@@ -124,11 +125,11 @@ def replace_last(root: Node, new: list[Page], numbers: Numbers, reader: Reader) 
 def grow(
     path: Sequence[Node], new: Sequence[Written], next_number: int, reader: Reader,
     put: Callable[[int, bytes], None],
-) -> Node | None:  # fmt: skip
+) -> tuple[Node, int] | None:  # fmt: skip
     """The tree of a stored session with its last page, which only the header has, replaced by
     ``new``; and their records to ``put``, the last one's apart: at once what :func:`replace_last`
     and :func:`unsaved` do. ``path`` is from :func:`way`. If a page is closed, all take numbers from
-    ``next_number`` on.
+    ``next_number`` on; the next one is returned, too.
 
     None, and nothing was done, where it is not as simple as that.
     """
@@ -142,9 +143,13 @@ def grow(
     number = last.number
     tokens, size, chars = -last.tokens, -last.bytes, -last.chars
     count = len(new) - 1
+    full, lines, beside = 0, b"", b""
     if count:
         lines = leaf.lines(reader)
-        if len(lines) // LINE + count >= FAN:
+        full = (len(lines) // LINE + count) // FAN
+        if full and len(path) > 1:
+            beside = path[-2].lines(reader)
+        if full and len(beside) // LINE + full >= FAN:
             return None
         number = next_number
         for page in new[:count]:
@@ -155,16 +160,49 @@ def grow(
             size += page[1]
             chars += page[2]
             number += 1
+        next_number = number + 1
     end = Page.written(number, new[count])
     tokens += end.tokens
     size += end.bytes
     chars += end.chars
-    node = leaf.followed(end, tokens, size, chars)
-    if count and (data := node.listing(lines, count, KEPT)) is not None:
-        put(leaf.number, data)
-    for above in path[-2::-1]:
-        node = above.followed(node, tokens, size, chars)
-    return node
+    above = path[-2::-1]
+    if not full:
+        node = leaf.followed(end, tokens, size, chars)
+        if count and (data := node.listing(lines, count, KEPT)) is not None:
+            put(leaf.number, data)
+    else:
+        node, filled, next_number = _fill(leaf, lines, end, next_number, put)
+        if above:
+            node = above[0].followed(node, tokens, size, chars)
+            data = node.listing(beside + filled, full, 0)
+        else:
+            node, data = Node.begun(1, next_number, filled, node, 0)
+            next_number += 1
+        if data is not None:
+            put(node.number, data)
+        above = above[1:]
+    for each in above:
+        node = each.followed(node, tokens, size, chars)
+    return node, next_number
+
+
+def _fill(
+    leaf: Node, lines: Lines, end: Page, next_number: int, put: Callable[[int, bytes], None]
+) -> tuple[Node, Lines, int]:
+    """Leaves in the place of one that lists more pages than it may before the last one, ``end``:
+    the last leaf, which is open; lines for the others, which are full; and the next number."""
+    filled, number = b"", leaf.number
+    while len(lines) >= FAN * LINE:
+        one, data = closed(0, number, lines[: FAN * LINE])
+        put(number, data)
+        filled += one
+        lines = lines[FAN * LINE :]
+        number = next_number
+        next_number += 1
+    node, rest = Node.begun(0, number, lines, end, KEPT)
+    if rest is not None:
+        put(number, rest)
+    return node, filled, next_number
 
 
 def _replace(
