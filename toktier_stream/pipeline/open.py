@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toktier_stream.broker.connect import open_broker
+from toktier_stream.broker.kafka.compression import compress_lightly
 from toktier_stream.broker.kafka.options import KafkaOptions
 from toktier_stream.broker.port import Broker
 from toktier_stream.config import KIB, Settings
@@ -12,6 +13,7 @@ def broker_of(settings: Settings) -> Broker:
     """A connection, not started yet. Raises ``CONFIG_INVALID``, ``CODEC_MISSING``."""
     if not settings.broker.startswith("kafka://"):
         return open_broker(settings.broker)
+    compress_lightly()
     return open_broker(kafka_options(settings))
 
 
