@@ -16,7 +16,7 @@ from toktier_stream.session.warm import warm
 from toktier_stream.tokenizer.face import Encoder
 
 PROSE = (
-    "Some words come and go, 123 numbers, größe and 漢字. def f(x): return x\n" * 9000
+    "Some words come and go, 123 numbers, größe, cafe\u0301, 漢字. def f(x): return x\n" * 9000
 ).encode()
 
 

@@ -261,6 +261,26 @@ def test_results_are_the_callers_own() -> None:
     assert first.ids.tolist() == [97, 98, 99]
 
 
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(st.sampled_from(["e\u0301", "é", "<x>", "ab ", "中", "b"]), max_size=40), st.data())
+def test_tokens_behind_free_entries(parts: list[str], data: st.DataObject) -> None:
+    """The end of a text, behind entries that the caller may fill: what its tokens are alone."""
+    encoder = quick_encoder(
+        bpe_spec(
+            [(b"a", b"b"), (b"e", b"\xcc")], pre_tokenizer=GPT2_SPLIT, normalizer={"type": "NFC"},
+            added=[{"content": "<x>"}],
+        )
+    )  # fmt: skip
+    left = data.draw(st.integers(0, len(parts)))
+    room = data.draw(st.integers(0, 9))
+    start = len("".join(parts[:left]).encode())
+    text = "".join(parts).encode()
+    found, expected = encoder.encode_behind(text, start, room), encoder.encode(text[start:])
+    assert np.array_equal(found.ids[room:], expected.ids)
+    assert np.array_equal(found.lengths[room:], expected.lengths)
+    assert len(found.ids) == len(found.lengths) == room + len(expected)
+
+
 def test_text_beyond_the_kernels_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places are 32-bit numbers; longer text is an error with a code, not a wrong answer."""
     encoder = quick_encoder(bpe_spec([], pre_tokenizer=GPT2_SPLIT))
@@ -283,3 +303,6 @@ def test_large_texts_on_several_threads(family_file: FamilyFile, name: str) -> N
     four = encoder.encode(text)
     assert four.ids.tolist() == one.ids.tolist()
     assert four.lengths.tolist() == one.lengths.tolist()
+    behind = encoder.encode_behind(b"abc" + text, 3, 2)
+    assert behind.ids[2:].tolist() == one.ids.tolist()
+    assert behind.lengths[2:].tolist() == one.lengths.tolist()

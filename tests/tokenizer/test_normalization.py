@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,83 @@ def test_cases_that_broke_others(form: str) -> None:
     ):  # fmt: skip
         assert_same(encoder, reference, text)
         assert_same(encoder, reference, f"plain {text} text{text}")
+
+
+def slow_rewrite(
+    data: bytes, segments: list[list[int]], spans: list[tuple[int, int, bytes]]
+) -> tuple[bytes, list[list[int]], list[list[int]]]:
+    """The twin in plain Python: the text, the segments and the places after a replacement."""
+    text, places, at, form = b"", [], 0, 0
+    for start, end, new in spans:
+        text += data[at:start]
+        places.append([len(text), len(text) + len(new), start, end, form])
+        text += new
+        at, form = end, form + len(new)
+
+    def moved(edge: int) -> int:
+        return edge + sum(len(new) - (end - start) for start, end, new in spans if end <= edge)
+
+    return text + data[at:], [[moved(a), moved(b), token] for a, b, token in segments], places
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 70), st.integers(1, 9), st.binary(max_size=12), st.booleans()),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(0, 40),
+    st.booleans(),
+)
+def test_spans_are_replaced_as_by_the_twin(
+    parts: list[tuple[int, int, bytes, bool]], rest: int, spare: bool
+) -> None:
+    """Text, segments (some of their edges beside spans) and places; what is written into a text
+    that was there keeps inside it."""
+    spans, edges, at = [], [0], 0
+    for before, size, new, edge in parts:
+        at += before
+        spans.append((at, at + size, new))
+        edges += [at, at + size] if edge else []
+        at += size
+    data = bytes(i * 7 % 251 for i in range(at + rest))
+    edges = sorted({*edges, len(data)})
+    segments = [[a, b, i % 2 - 1] for i, (a, b) in enumerate(pairwise(edges))]
+    expected = slow_rewrite(data, segments, spans)
+    changes = []
+    for start, end, new in spans:
+        known = normalization.Rewritten(new, np.arange(len(new), dtype=np.int64))
+        changes.append((start, end, known))
+    room = np.full(len(expected[0]) + 16 + 9, 0xEE, dtype=np.uint8) if spare else None
+    result = normalization._rewrite_text(
+        np.frombuffer(data + bytes(16), dtype=np.uint8), len(data),
+        np.array(segments, dtype=np.int64), changes, room,
+    )  # fmt: skip
+    assert result.text[:-16].tobytes() == expected[0]
+    assert result.segments.tolist() == expected[1]
+    assert result.changes.tolist() == expected[2]
+    origin = [start + i for start, _, new in spans for i in range(len(new))]
+    assert result.origin.tolist() == origin
+    assert room is None or (room[-9:] == 0xEE).all()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    st.sampled_from(["NFC", "NFKC", "NFD", "NFKD"]),
+    st.lists(
+        st.sampled_from(["e\u0301", "é", "ﬁ", "<x>", "中", "\u0301"])
+        | st.integers(1, 90).map(lambda n: ("ab c" * n)[:n]),
+        max_size=9,
+    ).map("".join),
+)
+def test_long_stretches_between_changes(form: str, text: str) -> None:
+    """What is passed over in blocks, as bytes and as tokens, is passed over rightly."""
+    spec = bpe_spec(
+        [(b"a", b"b"), (b"e", b"\xcc")], pre_tokenizer=GPT2_SPLIT, normalizer={"type": form},
+        added=[{"content": "<x>"}],
+    )  # fmt: skip
+    assert_same(quick_encoder(spec), Reference(artifact_of(spec)), text)
 
 
 PARTS = ["<x>", "e\u0301", "a", " ", "\u0301", "ﬁ", "é", "中", "\u1100\u1161", "\u11a8", "a\u0323"]

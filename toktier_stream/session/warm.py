@@ -8,7 +8,8 @@ from pathlib import Path
 from toktier_stream.session.store import Store
 from toktier_stream.tokenizer.face import Encoder
 
-_TEXT = "<|im_start|>user\nSome words, 123 numbers, größe and 漢字.\n" * 20
+_TEXT = "<|im_start|>user\nWords in a cafe\u0301, 123 numbers, größe and 漢字.\n" * 20
+"""Normalization changes it: the second accent is a character of its own."""
 _WALL = b"qzjxkvbwyf" * 2000
 """A piece that is long enough to be carried on by the state of its prefixes."""
 

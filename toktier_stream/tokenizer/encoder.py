@@ -104,6 +104,15 @@ def divided(size: int, parts: int, cut_from: Callable[[int], int]) -> list[int]:
     return [*cuts, size]
 
 
+def _behind(tokens: Tokens, room: int) -> Tokens:
+    """A copy behind ``room`` entries that are not set."""
+    ids = np.empty(room + len(tokens.ids), dtype=np.uint32)
+    lengths = np.empty_like(ids)
+    ids[room:] = tokens.ids
+    lengths[room:] = tokens.lengths
+    return Tokens(ids, lengths)
+
+
 class FastEncoder:
     """The exact engine of one tokenizer. Safe for threads; safe to fork after construction."""
 
@@ -188,12 +197,21 @@ class FastEncoder:
         if self.threads > 1 and len(text) >= DIVIDED_BYTES:
             return self.encode_parallel(text, self.threads)
         workspace = self._pool.take()
-        tokens = self._encode(workspace, text)
-        tokens = Tokens(tokens.ids.copy(), tokens.lengths.copy())
+        tokens = _behind(self._encode(workspace, text), 0)
         self._pool.give(workspace)
         return tokens
 
-    def _encode(self, workspace: Workspace, text: bytes) -> Tokens:
+    def encode_behind(self, text: bytes, start: int, room: int) -> Tokens:
+        """The tokens of ``text[start:]`` as :meth:`encode` gives them, behind ``room`` entries that
+        are not set: for a caller that has others to put in front, and would copy all for that."""
+        if self.threads > 1 and len(text) - start >= DIVIDED_BYTES:
+            return _behind(self.encode_parallel(text[start:], self.threads), room)
+        workspace = self._pool.take()
+        tokens = _behind(self._encode(workspace, memoryview(text)[start:]), room)
+        self._pool.give(workspace)
+        return tokens
+
+    def _encode(self, workspace: Workspace, text: bytes | memoryview) -> Tokens:
         """As :meth:`encode`; the arrays are the workspace's own, until it encodes again."""
         size = len(text)
         if size > MAX_BYTES:
@@ -207,7 +225,7 @@ class FastEncoder:
             segments = self._added.raw.split(room.text, segments)
         normalized = None
         if self.normalizer is not None:
-            normalized = self.normalizer.apply(text, room.text, segments)
+            normalized = self.normalizer.apply(text, room.text, segments, room.spare)
         if normalized is None:
             return self._encode_segments(workspace, room, room.text, segments)
         grown = room

@@ -100,15 +100,14 @@ def _loader(bits: int, step: int) -> Any:
     return intrinsic(load)
 
 
-def _storer(bits: int) -> Any:
-    """An intrinsic ``store(address, i, value)``."""
-    size = bits // 8
+def _storer(bits: int, step: int) -> Any:
+    """An intrinsic ``store(address, i, value)``, at ``i * step`` bytes."""
     number = types.Integer.from_bitwidth(bits, signed=False)
 
     def store(typing_context: Any, address: Any, index: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             cast = context.cast(builder, arguments[2], signature.args[2], number)
-            builder.store(cast, _place(builder, arguments, signature, bits, size), align=size)
+            builder.store(cast, _place(builder, arguments, signature, bits, step), align=step)
             return context.get_dummy_value()
 
         return types.void(address, index, value), generate
@@ -136,8 +135,10 @@ load_u32: Any = _loader(32, 4)
 load_u64: Any = _loader(64, 8)
 load_text: Any = _loader(64, 1)
 """``load_text(address, i)``: the 8 bytes from byte ``i``, at any alignment, as one number."""
-store_u32: Any = _storer(32)
-store_u64: Any = _storer(64)
+store_u32: Any = _storer(32, 4)
+store_u64: Any = _storer(64, 8)
+store_text: Any = _storer(64, 1)
+"""``store_text(address, i, value)``: 8 bytes from byte ``i`` on, at any alignment."""
 
 
 @forced

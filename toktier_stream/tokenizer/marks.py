@@ -2,10 +2,12 @@
 
 :func:`tables.mark_pieces` is its specification and twin. A walk is one chain of dependent loads,
 so two walks run side by side: a text cut at a two-sided boundary has the pieces of its two parts.
+They stay in one small loop while both read ASCII and no program but the usual ones is to be run.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,14 +28,21 @@ from toktier_stream.tokenizer.jit import (
 from toktier_stream.tokenizer.tables import MAX_REGISTERS, MatcherTables, Op
 from toktier_stream.tokenizer.utf8 import decode_at
 
-ROW_BITS = 22
-"""A transition is ``program << ROW_BITS | row``: the row is the place of the next state's row."""
+ROW_BITS = 20
+"""A transition is ``program << (ROW_BITS + 2) | starts << ROW_BITS | row``: the row is the place of
+the next state's row. A program that only says that a piece starts at the character just read, at
+the one before, or at both is in the two bits ``starts``; no program is named then."""
 ASCII = 128
 """The first entries of a row are the ASCII characters; the classes follow, then end of text."""
 
 _START, _SAVE, _START_REG = int(Op.START), int(Op.SAVE), int(Op.START_REG)
 _ROW = np.uint32((1 << ROW_BITS) - 1)
-_PROGRAM = np.uint32(ROW_BITS)
+_BEFORE, _HERE = np.uint32(ROW_BITS), np.uint32(ROW_BITS + 1)
+_PROGRAM = np.uint32(ROW_BITS + 2)
+_NO_PROGRAM = np.uint32((4 << ROW_BITS) - 1)
+"""The highest transition without a program."""
+_ONE = np.uint32(1)
+_HIGH = np.uint64(ASCII)
 _LOW_FOUR = np.uint32(15)
 _FOUR = np.uint32(4)
 _EIGHT = np.uint32(8)
@@ -66,12 +75,23 @@ def machine_rows(matcher: MatcherTables) -> npt.NDArray[np.uint32]:
     width = ASCII + matcher.classes + 1
     if matcher.states * width >= 1 << ROW_BITS:
         raise ValueError(f"{matcher.states} states of {matcher.classes} classes")
-    if int(matcher.action.max()) >= 1 << (32 - ROW_BITS):
+    if int(matcher.action.max()) >= 1 << (30 - ROW_BITS):
         raise ValueError(f"{int(matcher.action.max())} programs")
     by_class = matcher.next_state.astype(np.uint32) * np.uint32(width)
-    by_class |= matcher.action.astype(np.uint32) << np.uint32(ROW_BITS)
+    by_class |= _orders(matcher)[matcher.action] << np.uint32(ROW_BITS)
     ascii_columns = by_class[:, matcher.class_of[:ASCII]]
     return np.ascontiguousarray(np.concatenate((ascii_columns, by_class), axis=1).reshape(-1))
+
+
+def _orders(matcher: MatcherTables) -> npt.NDArray[np.uint32]:
+    """uint32[programs]: each program as it stands above the row of a transition."""
+    before, here = (_START, 0, 1, 0), (_START, 0, 0, 0)
+    usual = {(): 0, (before,): 1, (here,): 2, (before, here): 3}
+    orders = []
+    for program, (first, behind) in enumerate(pairwise(matcher.program_start.tolist())):
+        rows = tuple(map(tuple, matcher.program[first:behind].tolist()))
+        orders.append(usual.get(rows, program << 2))
+    return np.array(orders, dtype=np.uint32)
 
 
 def program_rows(matcher: MatcherTables) -> npt.NDArray[np.uint32]:
@@ -124,9 +144,21 @@ def _run_program(
 
 
 @forced
+def _mark_usual(step: Number, before: int, at: int, starts: Address, count: int) -> int:
+    """The starts that a transition itself tells: the new number of starts."""
+    # Written whether or not they are starts: branches here would be guessed wrong too often.
+    store_u32(starts, count, before)
+    count += signed((step >> _BEFORE) & _ONE)
+    store_u32(starts, count, at)
+    count += signed((step >> _HERE) & _ONE)
+    return count
+
+
+@forced
 def _step(
     text: Address,
     start: int,
+    before: int,
     at: int,
     machine: Machine,
     row: Number,
@@ -134,7 +166,8 @@ def _step(
     starts: Address,
     count: int,
 ) -> tuple[int, Any, int]:
-    """Read the character at ``at``: the next place, row, and number of starts."""
+    """Read the character at ``at``, behind the one at ``before``: the next place, row, and number
+    of starts."""
     byte = load_u8(text, at)
     if byte < ASCII:
         following = at + 1
@@ -144,12 +177,9 @@ def _step(
         following = at + size
         class_ = np.uint32(load_u8(machine.class_of, point))
         step = load_u32(machine.rows, row + ASCII + class_)
+    count = _mark_usual(step, before, at, starts, count)
     code = signed(step >> _PROGRAM)
-    # Written whether or not it is a start: a branch here would be guessed wrong too often.
-    store_u32(starts, count, at)
-    if code <= 1:
-        count += code
-    else:
+    if code:
         count = _run_program(text, start, at, machine, code, registers, starts, count)
     return following, step & _ROW, count
 
@@ -158,6 +188,7 @@ def _step(
 def _finish(
     text: Address,
     start: int,
+    before: int,
     end: int,
     machine: Machine,
     row: Number,
@@ -166,8 +197,11 @@ def _finish(
     count: int,
 ) -> int:
     step = load_u32(machine.rows, row + ASCII + np.uint32(machine.classes))
+    count = _mark_usual(step, before, end, starts, count)
     code = signed(step >> _PROGRAM)
-    return _run_program(text, start, end, machine, code, registers, starts, count)
+    if code:
+        count = _run_program(text, start, end, machine, code, registers, starts, count)
+    return count
 
 
 @inner
@@ -180,10 +214,13 @@ def mark(
     """
     row = np.uint32(0)
     count = signed(0)
-    at = start
+    at = before = start
     while at < end:
-        at, row, count = _step(text, start, at, machine, row, registers, starts, count)
-    return _finish(text, start, end, machine, row, registers, starts, count)
+        following, row, count = _step(
+            text, start, before, at, machine, row, registers, starts, count
+        )
+        before, at = at, following
+    return _finish(text, start, before, end, machine, row, registers, starts, count)
 
 
 @inner
@@ -200,27 +237,51 @@ def mark_two(
 
     The starts of the second part are written ``middle - start + 2`` entries further on.
     """
-    row, second_row = np.uint32(0), np.uint32(0)
-    count, second_count = signed(0), signed(0)
-    at, second = start, middle
-    second_registers = registers + np.uint64(8 * MAX_REGISTERS)
-    second_starts = starts + np.uint64(4 * (middle - start + 2))
-    while at < middle and second < end:
-        at, row, count = _step(text, start, at, machine, row, registers, starts, count)
-        second, second_row, second_count = _step(
-            text, middle, second, machine, second_row, second_registers, second_starts, second_count
-        )
+    row, row2 = np.uint32(0), np.uint32(0)
+    count, count2 = signed(0), signed(0)
+    at = before = start
+    at2 = before2 = middle
+    rows = machine.rows
+    registers2 = registers + np.uint64(8 * MAX_REGISTERS)
+    starts2 = starts + np.uint64(4 * (middle - start + 2))
+    while at < middle and at2 < end:
+        # A loop of its own, so that all it needs stays in the processor's registers.
+        while at < middle and at2 < end:
+            byte, byte2 = load_u8(text, at), load_u8(text, at2)
+            if byte | byte2 >= _HIGH:
+                break
+            step = load_u32(rows, row + np.uint32(byte))
+            step2 = load_u32(rows, row2 + np.uint32(byte2))
+            if step > _NO_PROGRAM or step2 > _NO_PROGRAM:
+                break
+            count = _mark_usual(step, before, at, starts, count)
+            count2 = _mark_usual(step2, before2, at2, starts2, count2)
+            row, row2 = step & _ROW, step2 & _ROW
+            before, before2 = at, at2
+            at += 1
+            at2 += 1
+        if at < middle and at2 < end:
+            following, row, count = _step(
+                text, start, before, at, machine, row, registers, starts, count
+            )
+            before, at = at, following
+            following, row2, count2 = _step(
+                text, middle, before2, at2, machine, row2, registers2, starts2, count2
+            )
+            before2, at2 = at2, following
     while at < middle:
-        at, row, count = _step(text, start, at, machine, row, registers, starts, count)
-    while second < end:
-        second, second_row, second_count = _step(
-            text, middle, second, machine, second_row, second_registers, second_starts, second_count
+        following, row, count = _step(
+            text, start, before, at, machine, row, registers, starts, count
         )
+        before, at = at, following
+    while at2 < end:
+        following, row2, count2 = _step(
+            text, middle, before2, at2, machine, row2, registers2, starts2, count2
+        )
+        before2, at2 = at2, following
     return (
-        _finish(text, start, middle, machine, row, registers, starts, count),
-        _finish(
-            text, middle, end, machine, second_row, second_registers, second_starts, second_count
-        ),
+        _finish(text, start, before, middle, machine, row, registers, starts, count),
+        _finish(text, middle, before2, end, machine, row2, registers2, starts2, count2),
     )
 
 

@@ -157,24 +157,29 @@ class Normalizer:
         return form
 
     def apply(
-        self, source: bytes, text: npt.NDArray[np.uint8], segments: npt.NDArray[np.int64]
+        self,
+        source: bytes | memoryview,
+        text: npt.NDArray[np.uint8],
+        segments: npt.NDArray[np.int64],
+        spare: npt.NDArray[np.uint8] | None = None,
     ) -> Normalized | None:
         """The normalized text, each segment that is no added token by itself; None: unchanged.
 
-        ``text`` is a padded copy of ``source``.
+        ``text`` is a padded copy of ``source``; the normalized text is written into ``spare`` if it
+        fits.
         """
         found = runs.find(text, segments, self.kinds)
         if not len(found):
             return None
         known, changes = self._known, []
         for start, end in found.tolist():
-            run = source[start:end]
+            run = bytes(source[start:end])
             rewritten = known.get(run, _UNKNOWN)
             if rewritten is _UNKNOWN:
                 rewritten = self._rewrite(run)
             if rewritten is not None:
                 changes.append((start, end, rewritten))
-        return _rewrite_text(source, segments, changes) if changes else None
+        return _rewrite_text(text, len(source), segments, changes, spare) if changes else None
 
     def _rewrite(self, source: bytes) -> Rewritten | None:
         string = source.decode()
@@ -201,33 +206,24 @@ _UNKNOWN: Final = _Unknown(b"", np.zeros(0, dtype=np.int64))
 
 
 def _rewrite_text(
-    source: bytes, segments: npt.NDArray[np.int64], changes: list[tuple[int, int, Rewritten]]
+    source: npt.NDArray[np.uint8],
+    size: int,
+    segments: npt.NDArray[np.int64],
+    changes: list[tuple[int, int, Rewritten]],
+    spare: npt.NDArray[np.uint8] | None,
 ) -> Normalized:
-    parts = []
-    at = 0
-    for start, end, rewritten in changes:
-        parts.append(source[at:start])
-        parts.append(rewritten.form)
-        at = end
-    parts.append(source[at:])
-    parts.append(bytes(PADDING))
-    starts = np.array([start for start, _, _ in changes], dtype=np.int64)
-    ends = np.array([end for _, end, _ in changes], dtype=np.int64)
-    sizes = np.array([len(rewritten.form) for _, _, rewritten in changes], dtype=np.int64)
-    grown = np.cumsum(sizes - (ends - starts))
-    after = ends + grown
-    places = np.stack((after - sizes, after, starts, ends, np.cumsum(sizes) - sizes), axis=1)
+    """``source`` is padded and holds ``size`` bytes of text."""
+    spans = np.array([(start, end, len(new.form)) for start, end, new in changes], dtype=np.int64)
+    forms = np.frombuffer(b"".join([new.form for _, _, new in changes]), dtype=np.uint8)
+    origin = np.concatenate([new.origin for _, _, new in changes])
+    padded = size + len(forms) - int((spans[:, 1] - spans[:, 0]).sum()) + PADDING
+    if spare is None or padded > len(spare):
+        spare = np.empty(padded, dtype=np.uint8)
+    text = spare[:padded]
     moved = segments.copy()
-    # No change crosses the edge of a segment, so an edge moves by the changes that end before it.
-    shift = np.concatenate(([0], grown))
-    for column in (0, 1):
-        moved[:, column] += shift[np.searchsorted(ends, segments[:, column], side="right")]
-    return Normalized(
-        text=np.frombuffer(bytearray().join(parts), dtype=np.uint8),
-        segments=moved,
-        changes=np.ascontiguousarray(places),
-        origin=np.concatenate([r.origin for _, _, r in changes]) + np.repeat(starts, sizes),
-    )
+    places = np.empty((len(changes), 5), dtype=np.int64)
+    runs.rewrite(source, size, spans, forms, text, moved, places, origin)
+    return Normalized(text, moved, places, origin)
 
 
 def to_arrays(form: str, kinds: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:

@@ -14,7 +14,9 @@ from toktier_stream.tokenizer.jit import (
     address_of,
     entry,
     load_text,
+    load_u32,
     signed,
+    store_text,
 )
 from toktier_stream.tokenizer.utf8 import character_start, decode
 
@@ -25,6 +27,10 @@ OTHER = 1
 ORDERED = 2
 """ORDERED + k: a mark that never changes or composes; it may have to move before another."""
 
+_STRIDE = 16
+"""Tokens that are passed over at once where their lengths stay."""
+_ASCII_BLOCK = 32
+"""Bytes that are looked at together."""
 _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
@@ -46,12 +52,16 @@ def _find(text: Bytes, segments: Places, kinds: Bytes, out: Places) -> int:
         before = at
         while at < end:
             if text[at] < 0x80:
-                if at + 8 <= end and load_text(bytes_at, at) & _HIGH_BITS == 0:
-                    before = at + 7
-                    at += 8
-                else:
-                    before = at
-                    at += 1
+                before = at
+                at += 1
+                while at + _ASCII_BLOCK <= end:
+                    found = np.uint64(0)
+                    for i in range(0, _ASCII_BLOCK, 8):
+                        found |= load_text(bytes_at, at + i)
+                    if found & _HIGH_BITS:
+                        break
+                    at += _ASCII_BLOCK
+                    before = at - 1
                 continue
             point, size = decode(text, at)
             kind = kinds[point]
@@ -97,6 +107,52 @@ def find(
 
 
 @entry
+def rewrite(
+    source: Bytes,
+    size: int,
+    spans: Places,
+    forms: Bytes,
+    text: Bytes,
+    segments: Places,
+    places: Places,
+    origin: Places,
+) -> None:
+    """Copy ``source[:size]`` to ``text`` with some spans replaced by others; both are padded.
+
+    ``spans`` is int64[k, 3], from left to right: start, end, and the size of what comes in its
+    place; ``forms`` holds these one behind the other. Written are ``text``, ``places`` (int64[k, 5]
+    as :class:`normalization.Normalized` says) and, moved in place, ``segments`` (none of which a
+    span crosses) and ``origin`` (by byte of ``forms`` a place in its span, then in the source).
+    """
+    source_at, text_at = address_of(source), address_of(text)
+    at = to = edge = form = signed(0)
+    for i in range(spans.shape[0] + 1):
+        last = i == spans.shape[0]
+        start = size if last else spans[i, 0]
+        # Edges of segments up to here have moved as this span's start has.
+        while edge < 2 * segments.shape[0] and segments[edge >> 1, edge & 1] <= start:
+            segments[edge >> 1, edge & 1] += to - at
+            edge += 1
+        # Whole words: what is written too much is written over, or padding.
+        for j in range(0, start - at, 8):
+            store_text(text_at, to + j, load_text(source_at, at + j))
+        to += start - at
+        if last:
+            break
+        at = spans[i, 1]
+        places[i, 0] = to
+        for j in range(spans[i, 2]):
+            text[to + j] = forms[form + j]
+            origin[form + j] += start
+        to += spans[i, 2]
+        places[i, 1] = to
+        places[i, 2] = start
+        places[i, 3] = at
+        places[i, 4] = form
+        form += spans[i, 2]
+
+
+@entry
 def source_lengths(
     text: Bytes,
     source: Bytes,
@@ -114,7 +170,7 @@ def source_lengths(
     the source holds its bytes, and none starts before the token before it. ``changes`` is
     int64[k, 5] as :class:`normalization.Normalized` says; ``added`` is bool by id.
     """
-    text_at, source_at = address_of(text), address_of(source)
+    text_at, source_at, lengths_at = address_of(text), address_of(source), address_of(lengths)
     count = lengths.size
     place = 0
     k = 0
@@ -151,6 +207,16 @@ def source_lengths(
             # In step: tokens that end before the next change keep their lengths.
             limit = changes[k, 0] if k < changes.shape[0] else text.size
             following = place + size
+            while i + _STRIDE < count:
+                covered = signed(0)
+                for j in range(1, _STRIDE + 1):
+                    covered += signed(load_u32(lengths_at, i + j))
+                if following + covered > limit:
+                    break
+                i += _STRIDE
+                following += covered
+                size = signed(lengths[i])
+                place = following - size
             while i + 1 < count and following + signed(lengths[i + 1]) <= limit:
                 place = following
                 i += 1

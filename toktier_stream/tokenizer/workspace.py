@@ -58,8 +58,16 @@ class Room:
         self.places = places(self.ids, self.lengths, self.starts)
         """For :func:`kernels.encode_segments`."""
         self._view = self.text.data
+        self._spare: npt.NDArray[np.uint8] | None = None
 
-    def fill(self, text: bytes) -> None:
+    @property
+    def spare(self) -> npt.NDArray[np.uint8]:
+        """For another text of this size, padded; made when first asked for."""
+        if self._spare is None:
+            self._spare = np.empty(self.size + PADDING, dtype=np.uint8)
+        return self._spare
+
+    def fill(self, text: bytes | memoryview) -> None:
         """Copy the text in. What stands behind it is never used."""
         self._view[: len(text)] = text
 
