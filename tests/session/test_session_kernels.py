@@ -35,6 +35,21 @@ def test_digests_at_the_edges(values: list[int], start: int) -> None:
     assert kernels.extend(head, new) == digest.extend(head, new)
 
 
+@given(
+    st.sampled_from([0, 1, 127, 128, 129, 255, 256, 300, 1000]),
+    st.sampled_from([0, 1, 2**31, 2**32 - 2, None]),
+    st.integers(0, digest.PRIME - 1),
+    st.integers(0, 2**32 - 1),
+)
+def test_digests_of_whole_blocks(size: int, value: int | None, start: int, seed: int) -> None:
+    """As many ids as are added at once, one more and less, all as large as can be or at random."""
+    new = np.random.default_rng(seed).integers(0, 2**32 - 1, size).astype(np.uint32)
+    if value is not None:
+        new[:] = value
+    assert kernels.extend(start, new) == digest.extend(start, new)
+    assert kernels.replace_suffix(start, new[:0], new) == digest.extend(start, new)
+
+
 @given(lengths, st.integers(0, 700))
 def test_a_boundary_counts_the_tokens_that_end_there(values: np.ndarray, position: int) -> None:
     """Tokens of length 0 belong to the character on their right."""
@@ -89,6 +104,44 @@ def test_a_run_is_the_longest_around_its_cut(old: list, new: list, data: st.Data
         for values, position in zip((old_lengths, new_lengths), positions, strict=True)
     ]
     assert got == _twin_match(old, new, at[0], at[1], room)
+
+
+@given(token_lists, token_lists, st.data())
+def test_the_end_after_a_run(old: list, new: list, data: st.DataObject) -> None:
+    """The tokens that stay and those that take over stand side by side, with their digest; what is
+    counted is counted on the text."""
+    arrays = [np.array([t[i] for t in x], dtype=np.uint32) for x in (old, new) for i in (0, 1)]
+    old_ids, old_lengths, new_ids, new_lengths = arrays
+    text = data.draw(st.text("aé中", max_size=12)).encode().ljust(int(new_lengths.sum()), b"x")
+    at, position = (
+        data.draw(st.sampled_from([0, *np.cumsum(values).tolist(), 1]))
+        for values in (old_lengths, new_lengths)
+    )
+    head = data.draw(ids)
+    room = len(old) + data.draw(st.integers(0, 3))
+    behind = [np.concatenate((np.full(room, 77, dtype=np.uint32), x)) for x in arrays[2:]]
+    cuts = kernels.boundary_index(old_lengths, at), kernels.boundary_index(new_lengths, position)
+    expected: tuple[int, ...] = (-1, -1, 0, 0, 0, 0)
+    if min(cuts) >= 0:
+        expected = _twin_match(old, new, *cuts, (position, len(text) - position))
+    tokens, run, keep, first, size, value, covered, chars = kernels.match_end(
+        old_ids, old_lengths, at, *behind, room, position, position, len(text) - position,
+        digest.of(np.concatenate([head, old_ids])), np.frombuffer(text, dtype=np.uint8),
+    )  # fmt: skip
+    assert chars == sum(byte & 0xC0 != 0x80 for byte in text)
+    anchor, begin, left, left_bytes, right, right_bytes = expected
+    assert (tokens, size) == (left + right, right_bytes)
+    if anchor < 0:
+        assert behind[0][room:].tolist() == new_ids.tolist()
+        return
+    assert (keep, first) == (anchor + right, begin + right)
+    assert covered == int(new_lengths.sum())
+    part = text[position - left_bytes : position + right_bytes]
+    assert run == sum(byte & 0xC0 != 0x80 for byte in part)
+    whole = [*old[:keep], *new[first:]]
+    start = room + first - keep
+    assert list(zip(*(x[start:].tolist() for x in behind), strict=True)) == whole
+    assert value == digest.of(np.concatenate([head, [t[0] for t in whole]]).astype(np.uint32))
 
 
 def _cost(sizes: np.ndarray, per_token: int) -> int:

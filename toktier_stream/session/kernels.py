@@ -113,10 +113,45 @@ def _power(base: Any, exponent: Any) -> Any:
     return result
 
 
+_BLOCK: Final = 128
+"""Tokens that :func:`extend_kernel` adds at once."""
+_LIMB: Final = 21
+_powers = [pow(digest.BASE, _BLOCK - 1 - i, digest.PRIME) for i in range(_BLOCK)]
+_limbs = [[p >> _LIMB * k & (1 << _LIMB) - 1 for p in _powers] for k in range(3)]
+# A product of an id and a limb is below 2^53, a sum over a block below 2^60.
+_LOW, _MIDDLE, _TOP = (np.array(limbs, dtype=np.uint32) for limbs in _limbs)
+_SHIFT_ONE: Final = np.uint64(1 << _LIMB)
+_SHIFT_TWO: Final = np.uint64(1 << 2 * _LIMB)
+_OF_BLOCK: Final = np.uint64(pow(digest.BASE, _BLOCK, digest.PRIME))
+_BLOCK_ONES: Final = np.uint64(sum(_powers) % digest.PRIME)
+
+
+@kernel
+def _extend_block(value: Any, ids: Any) -> Any:
+    """The digest of a stream after ``_BLOCK`` more ids: the ids times powers of the
+    base, a limb of these at a time, so that the processor does several ids in one step."""
+    low, middle, top = _ZERO, _ZERO, _ZERO
+    for i in range(_BLOCK):
+        token = np.uint64(ids[i])
+        low += token * np.uint64(_LOW[i])
+        middle += token * np.uint64(_MIDDLE[i])
+        top += token * np.uint64(_TOP[i])
+    value = _mul(value, _OF_BLOCK) + _BLOCK_ONES + low
+    value = (value & _P) + (value >> _S61)
+    value += _mul(middle, _SHIFT_ONE) + _mul(top, _SHIFT_TWO)
+    value = (value & _P) + (value >> _S61)
+    if value >= _P:
+        value -= _P
+    return value
+
+
 @kernel
 def extend_kernel(value: Any, ids: Any) -> Any:
     n = ids.shape[0]
     i = 0
+    while i + _BLOCK <= n:
+        value = _extend_block(value, ids[i : i + _BLOCK])
+        i += _BLOCK
     # Eight tokens at a time: one multiplication waits for another only once in eight.
     while i + 8 <= n:
         value = _eight(
@@ -270,12 +305,20 @@ def match(
 
 @kernel
 def match_end(
-    old_ids: Any, old_lengths: Any, old_position: Any, new_ids: Any, new_lengths: Any,
+    old_ids: Any, old_lengths: Any, old_position: Any, ids: Any, lengths: Any, room: Any,
     new_position: Any, room_left: Any, room_right: Any, value: Any, window: Any,
 ) -> Any:  # fmt: skip
-    """As :func:`match` for tokens at the end of a stream with digest ``value``; ``window`` is the
-    text under the fresh ones. Further: the digest once these take over at the end of the run, how
-    many bytes they all cover, and the characters of the run and of the window."""
+    """As :func:`match` for tokens at the end of a stream with digest ``value``, and the tokens that
+    then end it.
+
+    The fresh tokens stand in ``ids`` and ``lengths`` behind ``room`` free entries, at least as many
+    as there are old ones; ``window`` is the text under them. Before those that take over at the end
+    of the run the old ones are written that stay. Returns the tokens of the run, its characters,
+    how many old tokens stay, how many fresh ones are left out, the run's bytes right of the
+    position, the digest then, the bytes that all fresh tokens cover, and the characters of the
+    window. With no run nothing is written, and the number of its tokens is 0.
+    """
+    new_ids, new_lengths = ids[room:], lengths[room:]
     old, new, left, left_bytes, right, right_bytes = match(
         old_ids, old_lengths, old_position, new_ids, new_lengths, new_position,
         room_left, room_right,
@@ -283,15 +326,22 @@ def match_end(
     covered: Any = 0
     run_chars = 0
     after = np.uint64(value)
+    keep, first = 0, 0
     if old >= 0:
-        after = _replace_suffix(after, old_ids[old + right :], new_ids[new + right :])
+        keep, first = old + right, new + right
+        after = _replace_suffix(after, old_ids[keep:], new_ids[first:])
         for i in range(new_lengths.shape[0]):
             covered += np.int64(new_lengths[i])
         for i in range(new_position - left_bytes, new_position + right_bytes):
             if window[i] & 0xC0 != 0x80:
                 run_chars += 1
+        # At last: what is left out of the fresh ones is written over.
+        head = room + first - keep
+        for i in range(keep):
+            ids[head + i] = old_ids[i]
+            lengths[head + i] = old_lengths[i]
     chars = count_characters(window)
-    return old, new, left, right, right_bytes, after, covered, run_chars, chars
+    return left + right, run_chars, keep, first, right_bytes, after, covered, chars
 
 
 @kernel

@@ -175,7 +175,8 @@ class Paged:
                 del region[0]
         low_edge = region[0].byte if region else found.begin
         high_edge = region[-1].byte + region[-1].page.bytes if region else found.begin
-        ids, lengths, text = [found.ids], [found.lengths], [found.text]
+        ids, lengths = [found.ids], [found.lengths]
+        text: list[Utf8 | memoryview] = [found.text]
         left_ids = right_dropped = _NONE
         if region and region[0].byte < found.begin:
             first, n = region[0].page.content(reader), found.keep - region[0].token
@@ -291,7 +292,7 @@ class Paged:
         self._root = changed
 
     def _absorb(
-        self, high_edge: int, ids: list[Ids], lengths: list[Ids], text: list[Utf8],
+        self, high_edge: int, ids: list[Ids], lengths: list[Ids], text: list[Utf8 | memoryview],
         numbers: tree.Numbers,
     ) -> int:  # fmt: skip
         """Join the right neighbour to a small rest in the middle, so that pages do not thin out."""

@@ -339,13 +339,13 @@ class Session:
             grown, value = found.grown, found.digest
             if grown is None:
                 dropped = held.text[found.begin - held.byte :]
-                grown = kernels.characters(found.text) - kernels.characters(dropped)
+                grown = kernels.characters(bytes(found.text)) - kernels.characters(dropped)
             if value is None:
                 gone = held.ids[found.keep - held.token :]
                 value = kernels.replace_suffix(self.digest, gone, found.ids)
             place = ends.Mark(found.begin, found.keep)
             self._stale = place if self._stale is None else min(self._stale, place)
-            self._end = ends.replaced(held, found)
+            self._end = found.end or ends.replaced(held, found)
             self.digest = value
             self.tokens = found.keep + len(found.ids)
             self.bytes = found.begin + len(found.text)

@@ -56,7 +56,7 @@ import numpy as np
 from toktier_stream.session import kernels
 from toktier_stream.session.attempt import MARGIN, Attempt, Side, trimmed
 from toktier_stream.session.spliced import Splice, Stored, View
-from toktier_stream.tokenizer.encoder import FastEncoder
+from toktier_stream.tokenizer.encoder import FastEncoder, behind
 from toktier_stream.tokenizer.face import Encoder
 from toktier_stream.wire.messages import Evidence, Route
 
@@ -121,33 +121,37 @@ def _append(
         cut = encoder.last_cut(seen, reach, witness - 1) if witness > 0 else -1
     if cut < 0:
         return None
-    window = inner + text
-    fresh = encoder.encode(window)
-    at = edge + cut - view.byte
-    anchor, first, left, right, right_bytes, value, covered, run, chars = kernels.match_end(
-        view.ids, view.lengths, at, fresh.ids, fresh.lengths, cut, cut, len(inner) - cut,
-        old.digest, np.frombuffer(window, np.uint8),
+    # A large text is copied once here, and its tokens once: where the session will have them.
+    whole, start, room = view.text + text, edge - view.byte, len(view.ids)
+    if isinstance(encoder, FastEncoder):
+        fresh = encoder.encode_behind(whole, start, room)
+    else:
+        fresh = behind(encoder.encode(whole[start:]), room)
+    tokens, run, keep, first, right_bytes, value, covered, chars = kernels.match_end(
+        view.ids, view.lengths, start + cut, fresh.ids, fresh.lengths, room, cut, cut,
+        len(inner) - cut, old.digest, np.frombuffer(whole, np.uint8, -1, start),
     )  # fmt: skip
-    if anchor < 0 or left + right < 2 or run <= longest or covered != len(window):
+    if tokens < 2 or run <= longest or covered != len(whole) - start:
         return None
-    first += right
+    begin, head = edge + cut + right_bytes, room + first - keep
     return Splice(
-        keep=view.token + anchor + right,
-        ids=fresh.ids[first:],
-        lengths=fresh.lengths[first:],
+        keep=view.token + keep,
+        ids=fresh.ids[room + first :],
+        lengths=fresh.lengths[room + first :],
         tail=0,
-        begin=edge + cut + right_bytes,
+        begin=begin,
         stop=size,
-        text=window[cut + right_bytes :],
+        text=memoryview(whole)[begin - view.byte :],
         route=Route.SPLICE,
         evidence=Evidence(
             window_chars=window_chars,
             boundary_byte=edge + cut,
-            run_tokens=left + right,
+            run_tokens=tokens,
             run_chars=run,
             chars_encoded=chars,
             engine=encoder.engine,
         ),
         digest=value,
         grown=chars - window_chars,
+        end=View(view.byte, view.token, fresh.ids[head:], fresh.lengths[head:], whole),
     )

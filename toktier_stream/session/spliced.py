@@ -42,7 +42,8 @@ class Splice(NamedTuple):
     """The old tokens up to ``keep``, then ``ids``, then the last ``tail`` old tokens.
 
     The new tokens cover ``text``, which replaces the old bytes ``[begin, stop)``. ``digest`` is
-    that of all tokens then, ``grown`` how many characters the text has more, where it is known.
+    that of all tokens then, ``grown`` how many characters the text has more, ``end`` the view that
+    the splice was made from as it is then, where they are known.
     """
 
     keep: int
@@ -51,8 +52,9 @@ class Splice(NamedTuple):
     tail: int
     begin: int
     stop: int
-    text: bytes
+    text: Utf8 | memoryview
     route: Route
     evidence: Evidence
     digest: int | None = None
     grown: int | None = None
+    end: View | None = None

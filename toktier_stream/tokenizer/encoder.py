@@ -104,7 +104,7 @@ def divided(size: int, parts: int, cut_from: Callable[[int], int]) -> list[int]:
     return [*cuts, size]
 
 
-def _behind(tokens: Tokens, room: int) -> Tokens:
+def behind(tokens: Tokens, room: int) -> Tokens:
     """A copy behind ``room`` entries that are not set."""
     ids = np.empty(room + len(tokens.ids), dtype=np.uint32)
     lengths = np.empty_like(ids)
@@ -197,7 +197,7 @@ class FastEncoder:
         if self.threads > 1 and len(text) >= DIVIDED_BYTES:
             return self.encode_parallel(text, self.threads)
         workspace = self._pool.take()
-        tokens = _behind(self._encode(workspace, text), 0)
+        tokens = behind(self._encode(workspace, text), 0)
         self._pool.give(workspace)
         return tokens
 
@@ -205,9 +205,9 @@ class FastEncoder:
         """The tokens of ``text[start:]`` as :meth:`encode` gives them, behind ``room`` entries that
         are not set: for a caller that has others to put in front, and would copy all for that."""
         if self.threads > 1 and len(text) - start >= DIVIDED_BYTES:
-            return _behind(self.encode_parallel(text[start:], self.threads), room)
+            return behind(self.encode_parallel(text[start:], self.threads), room)
         workspace = self._pool.take()
-        tokens = _behind(self._encode(workspace, memoryview(text)[start:]), room)
+        tokens = behind(self._encode(workspace, memoryview(text)[start:]), room)
         self._pool.give(workspace)
         return tokens
 
