@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from toktier_stream.tokenizer.added import AddedTables
 from toktier_stream.tokenizer.cuts import find_cut, find_second_cut
 from toktier_stream.tokenizer.face import Tokens
 from toktier_stream.tokenizer.marks import machine_rows, program_rows
+from toktier_stream.tokenizer.memory import together
 from toktier_stream.tokenizer.merge_build import WORD_SLOT
 from toktier_stream.tokenizer.merges import PADDING, MergeTables, top_bits
 from toktier_stream.tokenizer.normalization import Normalizer
@@ -63,6 +64,18 @@ class Compiled:
             "normalizer": normalization.to_arrays(form, kinds),
         }
         return {f"{part}.{name}": a for part, arrays in parts.items() for name, a in arrays.items()}
+
+    def gathered(self) -> Compiled:
+        """The same with what every piece of text is looked up in side by side in memory."""
+        parts = {"matcher": self.matcher.to_arrays(), "merges": self.merges.to_arrays()}
+        copies = together({(p, n): a for p, arrays in parts.items() for n, a in arrays.items()})
+        for (part, name), copy in copies.items():
+            parts[part][name] = copy
+        return replace(
+            self,
+            matcher=MatcherTables.from_arrays(parts["matcher"]),
+            merges=MergeTables.from_arrays(parts["merges"]),
+        )
 
     def frozen(self) -> Compiled:
         """The same with arrays that cannot be written: what :meth:`from_arrays` gives, too, so
@@ -119,7 +132,7 @@ class FastEncoder:
     def __init__(self, fingerprint: str, compiled: Compiled) -> None:
         """``fingerprint`` as the face says. Raises ValueError for a machine beyond the kernels."""
         self._fingerprint = fingerprint
-        self.compiled = compiled
+        self.compiled = compiled = compiled.gathered()
         matcher, merges, added = compiled.matcher, compiled.merges, compiled.added
         self.normalizer = compiled.normalizer
         self._added = added

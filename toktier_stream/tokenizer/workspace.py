@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from toktier_stream.tokenizer.bpe import SCAN, word_hash
 from toktier_stream.tokenizer.kernels import MEMO_SLOT
+from toktier_stream.tokenizer.memory import large
 from toktier_stream.tokenizer.merge_build import WORD_SLOT
 from toktier_stream.tokenizer.merges import PADDING, top_bits
 from toktier_stream.tokenizer.tables import MAX_REGISTERS
@@ -24,17 +25,8 @@ MEMO_BITS: Final = 16
 KEPT_BYTES: Final = 1 << 22
 """Text up to this size is encoded in room that stays; room for longer text is given back."""
 
-_LINE: Final = 64
 _ID: Final = np.uint64(0xFFFFF)
 _hashes: Final = cast(Any, word_hash).py_func
-
-
-def _aligned(count: int) -> npt.NDArray[np.uint64]:
-    """Zeros that start on a cache line, their memory touched."""
-    room = np.empty(8 * count + _LINE, dtype=np.uint8)
-    room[:] = 0
-    skip = -room.ctypes.data % _LINE
-    return room[skip : skip + 8 * count].view(np.uint64)
 
 
 def places(*items: npt.NDArray[Any] | np.integer[Any] | int) -> npt.NDArray[np.uint64]:
@@ -96,7 +88,7 @@ class Workspace:
     def __init__(self, memo: npt.NDArray[np.uint64]) -> None:
         """``memo``: what :func:`first_memo` gave."""
         slots = 1 << MEMO_BITS
-        self.memo = _aligned(MEMO_SLOT * slots)
+        self.memo = large(8 * MEMO_SLOT * slots).view(np.uint64)
         self.memo[:] = memo
         self.memo_shift = top_bits(slots)
         self.symbols = np.zeros(SCAN, dtype=np.uint32)
