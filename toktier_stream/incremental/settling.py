@@ -4,6 +4,7 @@ with cuts; why there is one is told in session/settled.py."""
 from __future__ import annotations
 
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
@@ -11,7 +12,7 @@ from numba import carray  # type: ignore[attr-defined]
 from toktier_stream.incremental.jit import Packed, kernel, pointer
 from toktier_stream.incremental.rules import Longs, Symbols
 from toktier_stream.tokenizer.cuts import find_cut
-from toktier_stream.tokenizer.encoder import Compiled
+from toktier_stream.tokenizer.encoder import Compiled, FastEncoder
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.tokenizer.literals import grows_from
 from toktier_stream.tokenizer.utf8 import character_start
@@ -38,12 +39,17 @@ class Settling:
             (numbers, np.int64), (added, np.bool_),
         )  # fmt: skip
 
+    @property
+    def plan(self) -> Longs:
+        """For :func:`count_settled`."""
+        return self._packed.plan
+
     def tokens(self, text: bytes, ids: Ids, lengths: Ids, *, whole: bool) -> int:
         """How many of these tokens stay in every continuation, as far as the end of ``text`` tells;
         -1 where it tells nothing. They are all tokens of ``text``, of which the first may cover
         more, and whose first character may be cut off; ``whole``: nothing stands left of it."""
         data = np.frombuffer(text, dtype=np.uint8)
-        return int(_tokens(data, ids, lengths, whole, self._packed.plan))
+        return int(count_settled(data, ids, lengths, whole, self.plan))
 
     def last(self, text: bytes, low: int) -> tuple[int, int]:
         """The cut at ``low`` or behind it, -1 if there is none; and the first place where an added
@@ -54,8 +60,22 @@ class Settling:
         return cut, limit
 
 
+_settlings: WeakKeyDictionary[FastEncoder, Settling | None] = WeakKeyDictionary()
+
+
+def settling_of(encoder: FastEncoder) -> Settling | None:
+    """Made when first asked for; None where added tokens are looked for in normalized text."""
+    try:
+        return _settlings[encoder]
+    except KeyError:
+        compiled = encoder.compiled
+        wide = compiled.normalizer is not None and compiled.added.normalized.reach > 0
+        return _settlings.setdefault(encoder, None if wide else Settling(compiled))
+
+
 @kernel
-def _tokens(text: Symbols, ids: Ids, lengths: Ids, whole: bool, plan: Longs) -> Any:
+def count_settled(text: Symbols, ids: Ids, lengths: Ids, whole: bool, plan: Longs) -> Any:
+    """See :meth:`Settling.tokens`; ``plan`` is the :class:`Settling`'s."""
     numbers = carray(pointer(plan[6, 0]), (plan[6, 1],), np.int64)
     added = carray(pointer(plan[7, 0]), (plan[7, 1],), np.bool_)
     reach = numbers[1]

@@ -16,6 +16,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
+from toktier_stream.incremental.jit import source_hash
 from toktier_stream.tokenizer import jit
 from toktier_stream.wire import digest
 
@@ -27,9 +28,9 @@ Ids = npt.NDArray[np.uint32]
 
 @cache
 def _source_hash() -> str:
-    """A hash over all kernels of this room, and the compiler's version."""
-    found = hashlib.sha256(jit.source_hash().encode())
-    for name in ("kernels.py", "packing.py"):
+    """A hash over all kernels of this room, and those of the rooms below."""
+    found = hashlib.sha256(source_hash().encode())
+    for name in ("kernels.py", "packing.py", "appending.py"):
         found.update((Path(__file__).parent / name).read_bytes())
     return found.hexdigest()[:24]
 
@@ -178,7 +179,7 @@ def extend_kernel(value: Any, ids: Any) -> Any:
 
 
 @kernel
-def _replace_suffix(value: Any, dropped: Any, ids: Any) -> Any:
+def replace_suffix_kernel(value: Any, dropped: Any, ids: Any) -> Any:
     suffix = extend_kernel(_ZERO, dropped)
     value = value + (_P - suffix)
     if value >= _P:
@@ -204,7 +205,7 @@ def extend(value: int, ids: Ids) -> int:
 
 def replace_suffix(value: int, dropped: Ids, ids: Ids) -> int:
     """The digest of a stream after its suffix ``dropped`` was replaced by ``ids``."""
-    return int(_replace_suffix(np.uint64(value), dropped, ids))
+    return int(replace_suffix_kernel(np.uint64(value), dropped, ids))
 
 
 def fold(tokens: npt.NDArray[np.int64], digests: npt.NDArray[np.uint64]) -> int:
@@ -329,7 +330,7 @@ def match_end(
     keep, first = 0, 0
     if old >= 0:
         keep, first = old + right, new + right
-        after = _replace_suffix(after, old_ids[keep:], new_ids[first:])
+        after = replace_suffix_kernel(after, old_ids[keep:], new_ids[first:])
         for i in range(new_lengths.shape[0]):
             covered += np.int64(new_lengths[i])
         for i in range(new_position - left_bytes, new_position + right_bytes):

@@ -56,9 +56,9 @@ class Session:
     """
 
     __slots__ = (
-        "_end", "_marks", "_open", "_paged", "_stale", "_stream", "bytes", "changed", "chars",
-        "closed", "digest", "fingerprint", "quarantined", "recent", "revision", "session_id",
-        "settled", "tokenizer", "tokens", "touched_ms",
+        "_counted", "_end", "_marks", "_open", "_paged", "_stale", "_stream", "bytes", "changed",
+        "chars", "closed", "digest", "fingerprint", "quarantined", "recent", "revision",
+        "session_id", "settled", "tokenizer", "tokens", "touched_ms",
     )  # fmt: skip
 
     def __init__(self, header: Header, reader: Reader, numbers: tree.Numbers | None = None) -> None:
@@ -80,6 +80,7 @@ class Session:
         self._end: View | None = None
         self._stale: ends.Mark | None = None
         self._stream: stream.Stream | None = None
+        self._counted: int | None = None
         self.tokens = self._paged.tokens
         self.bytes = self._paged.bytes
         self.chars = self._paged.chars
@@ -108,6 +109,7 @@ class Session:
         other._end = self._end
         other._stale = self._stale
         other._stream = self._stream
+        other._counted = self._counted
         return other
 
     # Changes
@@ -130,7 +132,7 @@ class Session:
         if prepared is None or not prepared.belongs(encoder, text):
             prepared = prepare(encoder, text, tokens=tokens)
         self._paged.replace_all(prepared.pages)
-        self._end = self._stale = self._stream = None
+        self._end = self._stale = self._stream = self._counted = None
         self.settled = 0
         self._count()
         self.digest = prepared.digest
@@ -177,6 +179,7 @@ class Session:
             else:
                 found = splice(self, encoder, start, end, text)
         self._apply(found)
+        self._counted = found.settled
         if opened is None and isinstance(encoder, FastEncoder):
             opened = giant.look(self, encoder) or giant.near(self._open, start, self.bytes)
         self._marks, self._open = marks, opened or ()
@@ -253,7 +256,7 @@ class Session:
             known = self._marks[-1].tokens if self._marks else 0
         elif isinstance(encoder, FastEncoder):
             known = stream.settled(self._stream, self)
-            known = known or settled.by_cut(self, encoder, self._open)
+            known = known or settled.by_cut(self, encoder, self._open, self._counted)
         self.settled = max(self.settled, known)
         return self.settled
 

@@ -19,26 +19,28 @@ their reach, and all text that far around b has to be its own normal form: what 
 from __future__ import annotations
 
 from typing import Final
-from weakref import WeakKeyDictionary
 
-from toktier_stream.incremental.settling import WINDOW, Settling
+from toktier_stream.incremental.settling import WINDOW, settling_of
 from toktier_stream.session import giant, kernels
 from toktier_stream.session.splice import Stored, View
 from toktier_stream.tokenizer.encoder import FastEncoder
 
 _MARGIN: Final = 16
 
-_settlings: WeakKeyDictionary[FastEncoder, Settling | None] = WeakKeyDictionary()
 
-
-def by_cut(old: Stored, encoder: FastEncoder, marks: giant.Marks) -> int:
-    """Tokens left of the last place that is known to stay; 0 where there is none near the end."""
+def by_cut(
+    old: Stored, encoder: FastEncoder, marks: giant.Marks, counted: int | None = None
+) -> int:
+    """Tokens left of the last place that is known to stay; 0 where there is none near the end.
+    ``counted``: those left of a cut or added token, where somebody has looked (-1: none)."""
     known = max([m.tokens for m in marks]) if marks else 0
+    if counted is not None:
+        return max(known, counted)
     size = old.bytes
     if size == 0:
         return known
     view = old.view(max(0, size - WINDOW - 2 * encoder.literal_reach), size)
-    settling = _settling(encoder)
+    settling = settling_of(encoder)
     if settling is None:
         count = _by_last_cut(view, encoder)
     else:
@@ -54,13 +56,3 @@ def _by_last_cut(view: View, encoder: FastEncoder) -> int:
     low = reach if view.byte + left else 1
     cut = encoder.last_cut(text, low, len(text) - reach - _MARGIN - 1)
     return int(kernels.boundary_index(view.lengths, left + cut)) if cut >= 0 else -1
-
-
-def _settling(encoder: FastEncoder) -> Settling | None:
-    """None where added tokens are looked for in normalized text."""
-    try:
-        return _settlings[encoder]
-    except KeyError:
-        compiled = encoder.compiled
-        wide = compiled.normalizer is not None and compiled.added.normalized.reach > 0
-        return _settlings.setdefault(encoder, None if wide else Settling(compiled))

@@ -53,7 +53,8 @@ from typing import Final
 
 import numpy as np
 
-from toktier_stream.session import kernels
+from toktier_stream.session import appending, kernels
+from toktier_stream.session.appending import appender_of
 from toktier_stream.session.attempt import MARGIN, Attempt, Side, trimmed
 from toktier_stream.session.spliced import Splice, Stored, View
 from toktier_stream.tokenizer.encoder import FastEncoder, behind
@@ -103,6 +104,18 @@ def _append(
     text is left over on the left. None: no certificate, or a small text."""
     size = old.bytes
     view = old.view(max(0, size - window_chars), size)
+    if isinstance(encoder, FastEncoder) and len(text) <= appending.MOST:
+        found = appender_of(encoder).splice(size, old.digest, view, text, window_chars)
+        if found is not None:
+            return found
+    return behind_window(old, view, encoder, text, window_chars, longest)
+
+
+def behind_window(
+    old: Stored, view: View, encoder: Encoder, text: bytes, window_chars: int, longest: int
+) -> Splice | None:
+    """The same by single steps, for any encoder and text (appending.py has its twin)."""
+    size = old.bytes
     inner = view.text[-window_chars:]
     if not inner.isascii():
         wide = view.text[-4 * window_chars :]

@@ -43,7 +43,8 @@ class Splice(NamedTuple):
 
     The new tokens cover ``text``, which replaces the old bytes ``[begin, stop)``. ``digest`` is
     that of all tokens then, ``grown`` how many characters the text has more, ``end`` the view that
-    the splice was made from as it is then, where they are known.
+    the splice was made from as it is then, ``settled`` what settled.py counts (-1: none), where
+    they are known.
     """
 
     keep: int
@@ -58,3 +59,4 @@ class Splice(NamedTuple):
     digest: int | None = None
     grown: int | None = None
     end: View | None = None
+    settled: int | None = None

@@ -200,6 +200,16 @@ class FastEncoder:
     def splices(self) -> bool:
         return True
 
+    @property
+    def tables(self) -> npt.NDArray[np.uint64]:
+        """The tokenizer's, for :func:`kernels.encode_segments`."""
+        return self._places
+
+    @property
+    def pool(self) -> Pool:
+        """Where its workspaces are."""
+        return self._pool
+
     def warm(self) -> None:
         """Load or compile the kernels now: before a fork, before the first event."""
         self.encode(b"a")

@@ -35,7 +35,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 @entry
-def _find(text: Bytes, segments: Places, kinds: Bytes, out: Places) -> int:
+def find_runs(text: Bytes, segments: Places, kinds: Bytes, out: Places) -> int:
     """Runs to be asked about, as int64[k, 2] start and end: their number, or -1: no room.
 
     Marks alone, in the order of their classes, are no reason to ask (the quick check of Unicode's
@@ -100,7 +100,7 @@ def find(
     room = 64 + len(text) // 64
     while True:
         out = np.empty((room, 2), dtype=np.int64)
-        n = _find(text, segments, kinds, out)
+        n = find_runs(text, segments, kinds, out)
         if n >= 0:
             return out[:n]
         room *= 8
