@@ -277,7 +277,7 @@ def test_an_expression_that_nothing_answers_is_found(
 
 def test_label_values_in_expressions_exist() -> None:
     """A status, verdict, route or state that is compared with is one that is counted."""
-    from toktier_stream.pipeline.partition import State
+    from toktier_stream.pipeline.states import State
 
     known = {
         "verdict": {v.value for v in Verdict}, "status": {s.value for s in Status},

@@ -16,7 +16,7 @@ from toktier_stream.broker.kafka.transaction import KafkaTransaction
 from toktier_stream.broker.local import LocalTransaction
 from toktier_stream.broker.port import Committed, Copies, OutRecord
 from toktier_stream.pipeline import partition as partitions
-from toktier_stream.pipeline.partition import State
+from toktier_stream.pipeline.states import State
 from toktier_stream.session.store import Store
 from toktier_stream.wire.messages import Edit, Reset, Status
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -36,6 +35,7 @@ from toktier_stream.pipeline.pace import Pace
 from toktier_stream.pipeline.processor import Processor
 from toktier_stream.pipeline.reject_limit import RejectLimit
 from toktier_stream.pipeline.replies import Work
+from toktier_stream.pipeline.states import ALLOWED, FATAL, PATIENT, REPLACED, State
 from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
 from toktier_stream.session.machine import Machine
 from toktier_stream.session.store import Store
@@ -48,27 +48,6 @@ _RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 
 T = TypeVar("T")
-
-
-class State(Enum):
-    """Where a partition stands."""
-
-    FENCING = "fencing"
-    RESTORING = "restoring"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-_ALLOWED = {
-    State.FENCING: {State.RESTORING, State.FENCING, State.STOPPING, State.FAILED},
-    State.RESTORING: {State.RUNNING, State.FENCING, State.STOPPING, State.FAILED},
-    State.RUNNING: {State.FENCING, State.STOPPING, State.FAILED},
-    State.STOPPING: {State.STOPPED, State.FAILED},
-    State.STOPPED: set(),
-    State.FAILED: set(),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +186,7 @@ class Partition:
         return self.state is State.STOPPING
 
     def _move(self, state: State) -> None:
-        if state not in _ALLOWED[self.state]:
+        if state not in ALLOWED[self.state]:
             raise RuntimeError(f"partition {self.number}: {self.state.value} to {state.value}")
         _LOG.debug("partition_state", partition=self.number, state=state.value)
         self.state = state
@@ -248,13 +227,13 @@ class Partition:
         self._shared.instruments.add("toktier.interruptions", code=code)
         if self._stopping():
             return True
-        fenced = isinstance(error, ToktierError) and error.code in _REPLACED
-        fatal = isinstance(error, ToktierError) and error.code in _FATAL
+        fenced = isinstance(error, ToktierError) and error.code in REPLACED
+        fatal = isinstance(error, ToktierError) and error.code in FATAL
         full = isinstance(error, ToktierError) and error.code is Code.STORE_FULL
         if full:
             # What does not fit as a whole may fit in pieces, once sessions have made room.
             self._batch_limit = max(1, self._batch_limit // 4)
-        patient = isinstance(error, ToktierError) and error.code in _PATIENT
+        patient = isinstance(error, ToktierError) and error.code in PATIENT
         if fatal or (attempts >= 20 and not patient):
             self.error = error
             self._move(State.FAILED)
@@ -479,20 +458,6 @@ class Partition:
         i.add("toktier.transactions", outcome="committed")
         for sent_at_us in work.sent_at_us:
             i.record("toktier.end_to_end", max(0.0, stored / 1e9 - sent_at_us / 1e6))
-
-
-# Waited for without end: room in the store, and a broker that is away. Readiness and alerts tell.
-_PATIENT = frozenset({Code.STORE_FULL, Code.BROKER_UNREACHABLE})
-_FATAL = frozenset(
-    {
-        Code.STORE_FORMAT, Code.STORE_DAMAGED, Code.STORE_BUSY, Code.TOPIC_MISSING,
-        Code.CONFIG_INVALID,
-    }
-)  # fmt: skip
-
-
-# Another worker has the partition, or had it meanwhile.
-_REPLACED = frozenset({Code.PRODUCER_FENCED, Code.PARTITION_LOST})
 
 
 def _values(store: Store, keys: Sequence[bytes]) -> list[bytes | None]:

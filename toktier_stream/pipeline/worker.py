@@ -19,9 +19,10 @@ from toktier_stream.pipeline.devices import DeviceTokenizer, OpenCard, open_devi
 from toktier_stream.pipeline.health import Health, WorkerFacts
 from toktier_stream.pipeline.monitor import Monitor
 from toktier_stream.pipeline.pace import Pace
-from toktier_stream.pipeline.partition import Partition, Shared, State
+from toktier_stream.pipeline.partition import Partition, Shared
 from toktier_stream.pipeline.reject_limit import RejectLimit
 from toktier_stream.pipeline.standby import Standby
+from toktier_stream.pipeline.states import State
 from toktier_stream.pipeline.verifier import Sample, Sampler, ShadowVerifier
 from toktier_stream.session.machine import Limits, Machine
 from toktier_stream.session.store import Store
