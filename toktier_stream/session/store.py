@@ -354,7 +354,7 @@ class Store:
             _, size = self._hot.pop(session_id, (None, 0))
             self._hot_size -= size
             if session is not None:
-                self._keep(session.fork())
+                self._keep(session)
 
     def _keep(self, session: Session) -> None:
         size = session.settle()
