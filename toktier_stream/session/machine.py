@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass, replace
 
 from toktier_stream.errors import Code, ToktierError, describe
-from toktier_stream.session.prepared import Prepared
+from toktier_stream.session.prepared import Prepared, prepare
 from toktier_stream.session.record import Change, Session
 from toktier_stream.session.store import Batch
 from toktier_stream.tokenizer.face import Encoder, Ids
@@ -231,16 +231,16 @@ class Machine:
                 answer = replace(_blank(event, session), tokenizer=entry.name)
                 return _conflict(answer, session, *unmet)
         previous = session.recent if session is not None else ()
+        encoder = entry.encoder
+        # Before the session is replaced: a text that cannot be encoded changes nothing.
+        if prepared is None or not prepared.belongs(encoder, op.text):
+            prepared = prepare(encoder, op.text)
         started = time.perf_counter_ns()
         fresh = batch.create(event.session_id.encode())
-        change = _routed(
-            fresh.reset(entry.encoder, op.text, prepared=prepared, tokenizer=entry.name)
-        )
-        elapsed = time.perf_counter_ns() - started
-        if prepared is not None and prepared.belongs(entry.encoder, op.text):
-            elapsed += prepared.elapsed_ns
+        change = _routed(fresh.reset(encoder, op.text, prepared=prepared, tokenizer=entry.name))
+        elapsed = time.perf_counter_ns() - started + prepared.elapsed_ns
         self._finish(fresh, event, now_ms, previous)
-        fresh.find_settled(entry.encoder)
+        fresh.find_settled(encoder)
         return _answer(event, fresh, change, elapsed)
 
     def _edit(
