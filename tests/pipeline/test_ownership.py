@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
-from toktier_stream.broker.port import Record
+from toktier_stream.broker.port import OutRecord, Record
+from toktier_stream.pipeline.changelog import Follower
 from toktier_stream.pipeline.ownership import Lineage, StaleStore, claim_record, read_stamp, stamped
 from toktier_stream.session.batch import SESSION
+from toktier_stream.session.store import Store
+from toktier_stream.tokenizer.artifact import Artifact
+from toktier_stream.tokenizer.reference import Reference, ReferenceEncoder
+from toktier_stream.tokenizer.shipped import shipped_path
 
 
 def log_of(random_: random.Random, owners: int, writes: int) -> list[Record]:
@@ -130,3 +136,45 @@ def test_records_from_before_claims_count_until_the_first_claim():
 def test_claims_have_keys_of_their_own():
     """Compaction must not remove one: the records behind it would count again."""
     assert len({claim_record("t", 0).key for _ in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize("value", [b"of another history", None])
+async def test_a_session_whose_header_a_replaced_owner_wrote_over_leaves_nothing(
+    tmp_path: Path, value: bytes | None
+) -> None:
+    """Compaction kept the replaced owner's header, or its removal, in the place of the owner's: the
+    session is forgotten, and its pages, applied before and by another process, are found."""
+
+    def records(offset: int, owner: int, *changes: tuple[bytes, bytes | None]) -> list[Record]:
+        out = stamped([OutRecord("t", key, v, (), 0) for key, v in changes], owner, 0)
+        return [Record("t", 0, offset + i, r.key, r.value, r.headers, 0) for i, r in enumerate(out)]
+
+    def claim(offset: int) -> Record:
+        made = claim_record("t", 0)
+        return Record("t", 0, offset, made.key, made.value, (), 0)
+
+    async def now(call):
+        call()
+
+    encoder = ReferenceEncoder(Reference(Artifact.load(shipped_path())))
+    with Store.open(tmp_path / "made", map_bytes=1 << 26) as made:
+        batch = made.begin()
+        for name in (b"kept", b"lost"):
+            batch.create(name).reset(encoder, b"some words of a session that has pages. " * 400)
+        changes = batch.changes()
+    first = [claim(0), *records(2, 0, *changes)]
+    end = first[-1].offset + 1
+    with Store.open(tmp_path / "store", map_bytes=1 << 26) as store:
+        await Follower(store, now).apply(first)
+        assert store.check().sessions == 2
+    with Store.open(tmp_path / "store", map_bytes=1 << 26) as store:
+        # The next owner's header of "lost" stood between the claim and this.
+        foreign = records(end + 4, 0, (SESSION + b"lost", value))
+        await Follower(store, now).apply([claim(end), *foreign])
+        assert list(store.session_ids()) == [b"kept"]
+        found = store.orphans()
+        assert found
+        store.remove_orphans(found)
+        report = store.check()
+        assert (report.damaged, report.orphans) == ((), 0)
+        assert store.load(b"kept").text()

@@ -63,10 +63,11 @@ class Follower:
         changes: list[tuple[bytes, bytes | None]] = []
         forgotten: list[bytes] = []
         for record in records:
+            foreign = lineage.foreign
             change = lineage.take(record)
             if change is not None:
                 changes.append(change)
-                if change[1] is None and record.value is not None:
+                if lineage.foreign > foreign:
                     forgotten.append(change[0])
         offset = records[-1].offset + 1
         await self._in_thread(
