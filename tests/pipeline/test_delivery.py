@@ -106,7 +106,7 @@ async def test_a_failure_at_any_step_repeats_answers_that_can_be_told(
         fail("after the position")
 
     monkeypatch.setattr("toktier_stream.pipeline.partition._RETRY_S", (0.0,))
-    monkeypatch.setattr("toktier_stream.pipeline.partition._REPLACED", frozenset())
+    monkeypatch.setattr("toktier_stream.pipeline.partition.REPLACED", frozenset())
     texts = {f"s{i}": f"session {i} begins. " * 10 for i in range(6)}
     events = [(s, 1, Reset(t.encode())) for s, t in texts.items()]
     for revision in range(2, 40):
