@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     partitions: int = Field(4, ge=1, description="partitions of topics that are created")
 
     compression: Literal["zstd", "snappy", "lz4", "gzip", "none"] = Field(
-        "zstd", description="of what is published; snappy: less CPU time, half as many bytes more"
+        "zstd", description="of what is published; snappy: less CPU time, three tenths more bytes"
     )
     security_protocol: str = Field("PLAINTEXT", pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$")
     sasl_mechanism: str = "SCRAM-SHA-512"

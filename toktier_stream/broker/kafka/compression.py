@@ -1,4 +1,4 @@
-"""zstd at its first level: two thirds of the CPU time of the third, for 8 % more bytes.
+"""zstd at its first level: two thirds of the CPU time of the third, for 7 % more bytes.
 
 Measured on a worker's answers and changelog, where compression was a seventh of all its time.
 aiokafka takes the level that brokers take where they compress themselves, and offers no other.
@@ -22,4 +22,4 @@ def compress_lightly() -> None:
     # The builder is a compiled class, or where there is no compiler a Python one; either looks the
     # function up in its module.
     module = sys.modules[DefaultRecordBatchBuilder.__module__]
-    setattr(module, "zstd_encode", partial(zstd_encode, level=LEVEL))  # noqa: B010
+    vars(module)["zstd_encode"] = partial(zstd_encode, level=LEVEL)
