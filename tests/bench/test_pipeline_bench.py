@@ -119,6 +119,7 @@ def test_every_answer_is_timed_and_judged():
     assert point["kept_up"]
     assert point["late"] == 0
     assert 0 < point["p50_ms"] <= point["p99_ms"] <= point["max_ms"]
+    assert 0 < point["from_send"]["p50_ms"] <= point["p50_ms"]
     assert point["appends"]["count"] + point["full"]["count"] == point["count"]
     assert point["judged_by_reference"] == point["checked_sessions"] > 0
     stages = {name: stage["p50_ms"] for name, stage in point["stages"].items()}

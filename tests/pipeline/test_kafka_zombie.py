@@ -1,5 +1,5 @@
-"""A worker that is stopped for longer than the session timeout and wakes up, with delivery at least
-once, where no transaction fences it."""
+"""A worker that is stopped for longer than the session timeout and wakes up: with delivery at least
+once, where no transaction fences it, and exactly once, where its producer is."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 SESSIONS = 24
 
 
-async def test_a_worker_that_wakes_up_after_it_was_replaced_does_no_harm(kafka_bootstrap, tmp_path):
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+async def test_a_worker_that_wakes_up_after_it_was_replaced_does_no_harm(
+    kafka_bootstrap, tmp_path, delivery
+):
     """It is stopped with work in hand. Another one takes its partitions, then it goes on. Every
-    event is answered at least once, further answers can be told, consumers get the reference's
-    ids, and a worker with an empty disk restores the right sessions."""
+    event is answered as the delivery says, further answers can be told, consumers get the
+    reference's ids, and a worker with an empty disk restores the right sessions."""
     backend = kafka_backend(kafka_bootstrap)
     settings = make_settings(
-        backend, tmp_path / "fresh", delivery="at_least_once", session_timeout_s=6, verify_rate=0
+        backend, tmp_path / "fresh", delivery=delivery, session_timeout_s=6, verify_rate=0
     )
     broker = backend.connect()
     await broker.start()
@@ -40,7 +43,7 @@ async def test_a_worker_that_wakes_up_after_it_was_replaced_does_no_harm(kafka_b
         for name in "ab"
     ]
     for worker in workers:
-        worker._environment["TOKTIER_DELIVERY"] = "at_least_once"
+        worker._environment["TOKTIER_DELIVERY"] = delivery
         await worker.start()
         await worker.running()
     texts = {f"s{i}": f"session {i} begins here. " * 20 for i in range(SESSIONS)}
@@ -86,6 +89,7 @@ async def test_a_worker_that_wakes_up_after_it_was_replaced_does_no_harm(kafka_b
         applied = [a for a in answers if a.status is Status.OK]
         assert applied
         assert {a.status for a in answers} <= {Status.OK, Status.DUPLICATE}
+        assert delivery == "at_least_once" or len(answers) == 1
         assert len({(a.digest, a.source_offset) for a in applied}) == 1
     assert not await hands.everything(settings.topic_rejects)
     log = await hands.everything(settings.topic_sessions)

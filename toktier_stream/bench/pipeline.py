@@ -279,6 +279,7 @@ class _Bench:
             "kept_up": not late and took < plan.warm_s + plan.seconds + 1.0,
             "seconds": took,
             **_quantiles([t.latency for t in measured]),
+            "from_send": _quantiles([t.received - t.sent for t in measured]),
             "appends": _quantiles([t.latency for t in measured if not t.request.full]),
             "full": _quantiles([t.latency for t in measured if t.request.full]),
             "stages": _stages(measured),

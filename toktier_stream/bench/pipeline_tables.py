@@ -15,15 +15,16 @@ def show(result: dict[str, Any], console: Console) -> None:
     """Print the table of :func:`toktier_stream.bench.pipeline.run`."""
     table = Table(title=f"Requests through the pipeline ({result['broker']})", title_justify="left")
     for column in (
-        "requests/s", "P50 ms", "P99 ms", "max ms", "appends P50", "P99", "full P50", "P99",
-        "client", "queue", "encode", "publish", "worker CPU", "µs/request", "MB",
-        "client CPU", "ids",
+        "requests/s", "P50 ms", "P99 ms", "max ms", "P50 from send",
+        "appends P50", "P99", "full P50", "P99", "client", "queue", "encode",
+        "publish", "worker CPU", "µs/request", "MB", "client CPU", "ids",
     ):  # fmt: skip
         table.add_column(column, justify="right")
     for p in result["points"]:
         table.add_row(
             f"{p['rate']:,.0f}" + ("" if p["kept_up"] else " (behind)"),
             *(f"{p[k]:.1f}" for k in ("p50_ms", "p99_ms", "max_ms")),
+            f"{p['from_send']['p50_ms']:.1f}",
             *(f"{p[kind][k]:.1f}" for kind in ("appends", "full") for k in ("p50_ms", "p99_ms")),
             *(f"{stage['p50_ms']:.1f}/{stage['p99_ms']:.0f}" for stage in p["stages"].values()),
             f"{p['worker_cpu']:.2f}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -79,7 +80,7 @@ class KafkaGroupConsumer:
         self._paused: set[int] = set()
         self._unplaced: set[int] = set()  # no position yet: neither sought nor looked up
         self._fetched: dict[int, list[Record]] = {}  # taken from aiokafka and not delivered yet
-        self._fetching: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Timeout | None = None  # for records, in a poll
 
     async def start(self) -> None:
         if self._consumer is not None:
@@ -128,6 +129,11 @@ class KafkaGroupConsumer:
             if found or left <= 0:
                 return found
             await self._fetch(consumer, left, max_records)
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                await asyncio.sleep(0)  # ends here: what was taken comes with the next poll
+            # What has just come is handed on at once; the next poll asks for all the others.
+            if self._consumer is consumer and (found := self._given(max_records)):
+                return found
 
     def pause(self, partition: int) -> None:
         if partition in self._held:
@@ -228,8 +234,8 @@ class KafkaGroupConsumer:
         return TopicPartition(self._topic, partition)
 
     def _interrupt(self) -> None:
-        if self._fetching is not None:
-            self._fetching.cancel()
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def _place(self, consumer: Any, until: float) -> None:
         """Give resumed partitions that nobody sought the position that the group committed.
@@ -258,14 +264,16 @@ class KafkaGroupConsumer:
         """What is there already, of each partition on its own. Never suspends.
 
         Partitions that are paused are not asked for: aiokafka would drop what it has of them."""
+        for partition in self._held - self._paused - self._unplaced - self._fetched.keys():
+            self._keep(await self._getmany(consumer, [self._tp(partition)], 0, max_records))
+        return self._given(max_records)
+
+    def _given(self, max_records: int) -> dict[int, Sequence[Record]]:
+        """What was taken from aiokafka, so many of each partition at most."""
         found: dict[int, Sequence[Record]] = {}
-        for partition in self._held - self._paused - self._unplaced:
-            waiting = self._fetched.pop(partition, [])
-            if not waiting:
-                self._keep(await self._getmany(consumer, [self._tp(partition)], 0, max_records))
-                waiting = self._fetched.pop(partition, [])
-            if waiting:
-                found[partition] = waiting[:max_records]
+        for partition in self._fetched.keys() - self._paused - self._unplaced:
+            waiting = self._fetched.pop(partition)
+            found[partition] = waiting[:max_records]
             if len(waiting) > max_records:
                 self._fetched[partition] = waiting[max_records:]
         return found
@@ -275,22 +283,15 @@ class KafkaGroupConsumer:
         active = [self._tp(p) for p in self._held - self._paused - self._unplaced]
         # With nothing to wait for the call still tells when the group is in trouble.
         wanted = active or [self._tp(-1)]
-
-        async def fetch() -> None:
-            timeout_ms = math.ceil(seconds * 1000)
-            # Kept here and not returned, so that a cancelled poll loses nothing.
-            self._keep(await self._getmany(consumer, wanted, timeout_ms, max_records))
-
-        self._fetching = fetching = asyncio.ensure_future(fetch())
-        try:
-            # During a rebalance getmany waits beyond its timeout.
-            await asyncio.wait({fetching}, timeout=seconds)
-        finally:
-            self._fetching = None
-            fetching.cancel()
-        await asyncio.wait({fetching})
-        if not fetching.cancelled() and self._consumer is not None:
-            fetching.result()
+        with suppress(TimeoutError):
+            try:
+                # During a rebalance getmany waits beyond its timeout. Where it is cut short, what
+                # has come stays with aiokafka.
+                async with asyncio.timeout(seconds) as self._waiting:
+                    timeout_ms = math.ceil(seconds * 1000)
+                    self._keep(await self._getmany(consumer, wanted, timeout_ms, max_records))
+            finally:
+                self._waiting = None
 
     async def _getmany(
         self, consumer: Any, tps: Sequence[TopicPartition], timeout_ms: int, max_records: int

@@ -31,6 +31,7 @@ class KafkaReader:
         self._consumer: Any = None
         self._positions: dict[int, int] = {}
         self._drained_to: int | None = None
+        self._behind = False  # aiokafka's positions may be beyond ours
 
     async def start(self, positions: Mapping[int, int]) -> None:
         if self._consumer is not None:
@@ -61,6 +62,11 @@ class KafkaReader:
         await asyncio.sleep(0)  # a poll that finds records must let others run as well
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
+        if self._behind:
+            # Markers behind the last records are told at once, too.
+            self._behind = False
+            if await self._note_positions():
+                until = loop.time()
         wait = _FIRST_WAIT_S
         answered_before, self._drained_to = self._answered_ms(), None
         while True:
@@ -68,11 +74,16 @@ class KafkaReader:
             # after short waits; records end a wait at once.
             left = until - loop.time()
             found = await self._getmany(min(wait, max(0.0, left)), max_records)
-            moved = await self._note_positions()
-            if not found and not moved and left <= 0:
-                return await self._last_look(answered_before, max_records)
-            if found or moved:
+            if found:
+                # Who waits for records need not wait for what stands behind them.
+                self._positions.update((record.partition, record.offset + 1) for record in found)
+                self._behind = True
                 return found
+            moved = await self._note_positions()
+            if not moved and left <= 0:
+                return await self._last_look(answered_before, max_records)
+            if moved:
+                return []
             wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def position(self, partition: int) -> int:
