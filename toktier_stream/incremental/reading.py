@@ -15,17 +15,22 @@ from toktier_stream.incremental.carried import (
     wired,
     words_of,
 )
-from toktier_stream.incremental.chain import emit, rejoin
+from toktier_stream.incremental.chain import chain, mark_whole
 from toktier_stream.incremental.jit import kernel
-from toktier_stream.incremental.machine import run
+from toktier_stream.incremental.machine import MEMORY, run
+from toktier_stream.incremental.pieces import walk_pieces
 from toktier_stream.incremental.release import release
-from toktier_stream.incremental.rules import Ints, Longs, Symbols
-from toktier_stream.incremental.walk import walk_on
+from toktier_stream.incremental.rules import Longs, Symbols
 from toktier_stream.tokenizer.face import Ids
 from toktier_stream.tokenizer.literals import grows_from, longest_at
 from toktier_stream.tokenizer.runs import SAFE
 from toktier_stream.tokenizer.utf8 import character_start, decode
 
+AT, TOKENS, SETTLED, BEGUN, INSIDE, KNOWN, STATE, JOINED, OPENED, SIZE = range(10)
+"""Where a tail's numbers are in its block (tail.py). The machine's memory follows, and theta as
+int32, ``SIZE`` of them."""
+LEFT: Final = 10
+HEAD: Final = LEFT + MEMORY
 _HELD: Final = 512
 """Bytes behind a start that is only known at the end of the text, at most: they are read again."""
 
@@ -36,151 +41,244 @@ def follow(
     piece: int,
     old_end: int,
     old_literals: bool,
-    inside: bool,
-    old_joined: bool,
-    known: int,
-    state: int,
-    back: int,
-    long: int,
-    far: int,
-    old_memory: Longs,
-    old_theta: Ints,
+    old: Longs,
     old_ids: Ids,
     old_lengths: Ids,
-    memory: Longs,
+    long: int,
+    margin: int,
     plan: Longs,
 ) -> Any:
     """Read on. All places are bytes of ``text``, where the open piece begins at ``piece`` and the
-    new bytes at ``old_end``; ``known`` counts from ``piece``, the machine was in ``state`` ``back``
-    bytes before it. An open piece of ``long`` bytes is to be shortened, as the text up to ``far``
-    bytes before the end tells.
+    new bytes at ``old_end``; of the text left of the piece as much is there as the longest added
+    token has, if it has so much. ``old`` is the tail's block, ``old_ids`` and ``old_lengths`` are
+    the tokens from the open piece on. An open piece of ``long`` bytes is to be shortened, as the
+    text up to ``margin`` and twice the reach of added tokens before the end tells.
 
-    Returns the tokens of pieces that are closed now (-1: unusual), those of pieces closed before
-    the last character was read (-1: none started), tokens and bytes in common with the old
-    ones, the start of the open piece, bytes read again, whether an added token may have begun,
-    whether the open piece is a part still, whether its tokens are theta's; bytes and tokens that
-    were let go of it and the machine's state behind them; and theta from there on, ids and lengths
-    from the old open piece on.
+    Returns whether it was done (not: unusual); how many of these tokens stay, and their bytes;
+    old bytes read again; ids and lengths of the tokens that follow; the new block; whether the
+    open piece was shortened.
     """
-    numbers, was_inside = numbers_of(plan), inside
-    longest_whole, longest = numbers[3], numbers[4]
-    m, words, laid = wired(plan), words_of(plan), laid_of(plan)
-    of_node, sizes = words.ids, words.sizes
-    size = len(text)
-    ids = np.empty(size - piece, np.uint32)
-    lengths = np.empty(size - piece, np.uint32)
-    theta = np.empty(size - piece + 1, np.int32)
-    unusual = (
-        -1, -1, 0, 0, 0, 0, False, inside, False, 0, 0, 0, theta, ids, lengths,
-    )  # fmt: skip
+    ids = np.empty(len(text) - piece + _HELD, np.uint32)
+    lengths = np.empty(len(text) - piece + _HELD, np.uint32)
+    unusual = (False, 0, 0, 0, ids, lengths, old, False)
     if not _usual(text, old_end, old_literals, plan):
         return unusual
+    numbers, m, words = numbers_of(plan), wired(plan), words_of(plan)
+    longest_whole, longest = numbers[3], numbers[4]
+    size = len(text)
     lit = literals_of(plan)
     opened = grows_from(text, size - lit.reach, lit.first, lit.edges, lit.shift, lit.final) < size
+    was_inside = old[INSIDE] != 0
 
-    for i in range(len(memory)):
-        place = old_memory[i]
-        memory[i] = place + piece if i > 1 and place >= 0 else place
-    old_places = memory.copy()
+    # Pieces that begin for certain. The machine's memory is noted on the way: where the text tells
+    # of no added token, and some way before.
+    memory = old[LEFT:HEAD].copy()
+    for i in range(2, MEMORY):
+        if memory[i] >= 0:
+            memory[i] += piece
+    far = character_start(text, max(0, size - 2 * lit.reach - margin))
+    way = character_start(text, max(0, far - 2 * longest))
     last = character_start(text, size - 1)
     starts = np.empty(size - piece + 4, np.int64)
-    before_last = run(text, old_end, last, False, size + 1, m, memory, starts)
-    count = before_last + run(text, last, size, False, size + 1, m, memory, starts[before_last:])
-
-    # Pieces that are closed for certain.
-    theta[: len(old_theta)] = old_theta
-    base, filled, out, again = piece, old_end, 0, 0
-    steady = -1
+    at, count, before_last = old_end, 0, 0
+    at_way, at_far = memory, memory
+    for turn in range(4):
+        stop = way if turn == 0 else far if turn == 1 else last if turn == 2 else size
+        if stop > at:
+            count += run(text, at, stop, False, size + 1, m, memory, starts[count:])
+            at = stop
+        if turn == 0:
+            at_way = memory.copy()
+        elif turn == 1:
+            at_far = memory.copy()
+        elif turn == 2:
+            before_last = count
+    inside, base, steady, part = was_inside, piece, np.int64(-1), was_inside
+    cuts = np.empty(count + 2, np.int64)
+    cuts[0] = piece
+    pieces = 1
     for i in range(count):
         place = starts[i]
-        if place > filled:
-            walk_on(text, filled, place, theta, filled - base, laid)
-            filled = place
         if place > base:
-            node = np.int64(theta[place - base])
-            if node > 0 and np.int64(sizes[node]) == place - base:
-                # One token: then it is no other one as a whole piece.
-                ids[out], lengths[out] = of_node[node], sizes[node]
-                out += 1
-            else:
-                out = emit(text, theta, base, place, words, inside, ids, lengths, out)
-            if out < 0:
-                return unusual
-            again += max(0, old_end - place)
-            base = filled = place
-            theta[0] = 0
-        if place >= base:
+            cuts[pieces] = base = place
+            pieces += 1
+        if place == base:
             inside = False
+        if place == piece:
+            part = False
         if i < before_last:
-            steady = out
-    walk_on(text, filled, size, theta, filled - base, laid)
-    closed = out
-    theta = theta[: size - base + 1]
+            steady = np.int64(base)
+    cuts[pieces] = size + 1
+
+    # Theta of the open piece, of the closed ones, and of the one that is open now.
+    theta = np.empty(size - piece + 1, np.int32)
+    known = old[SIZE]
+    theta[:known] = old[HEAD:].view(np.int32)[:known]
+    filled, first = old_end, piece
+    if pieces > 1 and cuts[1] < old_end:
+        filled = first = cuts[1]
+    again = old_end - filled
+    laid = laid_of(plan)
+    walk_pieces(text, piece, first, filled, size, cuts[2 if first > piece else 1 :], theta, laid)
+    if longest_whole > 0:
+        for i in range(0 if not part else 1, pieces - 1):
+            mark_whole(text, cuts[i], cuts[i + 1], theta, piece, words)
 
     # What the end of the text adds.
     ended = memory.copy()
     count = run(text, size, size, True, size + 1, m, ended, starts)
-    start, nodes, part = base, theta, inside
+    start, added, part = base, 0, inside
     for i in range(count):
-        place = starts[i]
-        if place == start:
+        if starts[i] == base:
             part = False
-        if place <= start:
-            continue
-        if size - place > _HELD:
-            return unusual
-        out = emit(text, nodes, start, place, words, part, ids, lengths, out)
-        part = False
-        if out < 0:
-            return unusual
-        start = place
-        nodes = np.empty(size - start + 1, np.int32)
-        nodes[0] = 0
-        walk_on(text, start, size, nodes, 0, laid)
-        again += max(0, old_end - start)
-    common = common_bytes = 0
-    if old_joined and start == piece and old_end - piece > (0 if part else longest_whole):
-        # Old and new tokens are chains of one theta: the same left of a boundary of both.
-        common, common_bytes, out = rejoin(
-            theta, size - piece, words, old_end - piece, old_ids, old_lengths, ids, lengths
-        )
-    else:
-        out = emit(text, nodes, start, size, words, part, ids, lengths, out)
-    if out < 0:
+        if starts[i] > start:
+            start = starts[i]
+            starts[added] = start
+            added += 1
+    provisional = starts[: added + 1]
+    provisional[added] = size + 1
+    end = provisional[0] if added else size
+    if size - end > _HELD:
         return unusual
-    while common < min(out, len(old_ids)):
-        if ids[common] != old_ids[common] or lengths[common] != old_lengths[common]:
-            break
-        common_bytes += lengths[common]
-        common += 1
-
-    cut = gone = 0
-    if len(theta) > long:
-        # The machine's state is known where the last append ended, and where it was known before.
-        if base > piece or (was_inside and not inside):
-            known = size - piece
-        seen, there = piece - back, state
-        if base >= old_end:
-            seen, there = old_end, old_memory[0]
-        cut, state = release(
-            text, base, seen, there, old_end, old_places, known - (base - piece), theta, far,
-            longest, longest_whole, words.sizes, live_of(plan), m,
+    # The piece that is open now is one token as a whole as long as nothing follows.
+    ending = theta[end - piece]
+    if longest_whole > 0 and not part:
+        mark_whole(text, base, end, theta, piece, words)
+    joined = added == 0 and theta[end - piece] == ending
+    # Old and new tokens are chains of one theta, left of where it was read anew.
+    limit, q, comparable = min(old_end, cuts[1], end) - piece, old_end - piece, old_lengths
+    if old[JOINED] == 0:
+        q, comparable = 0, old_lengths[:0]
+    cuts -= piece
+    room = size - piece
+    begin, common, common_bytes = chain(
+        theta, end - piece, limit, q, comparable, cuts, pieces, words, room, ids, lengths
+    )
+    theta[end - piece] = ending
+    if begin < 0:
+        return unusual
+    out = room
+    if added:
+        nodes = np.zeros(size - end + 1, np.int32)
+        walk_pieces(text, end, end, end, size, provisional[1:], nodes, laid)
+        for i in range(added):
+            close = size if i == added - 1 else provisional[i + 1]
+            mark_whole(text, provisional[i], close, nodes, end, words)
+        again = max(again, old_end - end)
+        provisional -= end
+        full = size - end
+        moved, _, _ = chain(
+            nodes, full, full, 0, old_lengths[:0], provisional, added, words, room + full,
+            ids, lengths,
         )  # fmt: skip
-        covered = 0
-        while covered < cut:
-            covered += lengths[closed + gone]
-            gone += 1
-        if covered != cut:
-            cut = gone = 0
-    if cut > 0 or base > piece:
-        theta = theta[cut:].copy()
+        if moved < 0:
+            return unusual
+        for i in range(moved, room + full):
+            ids[out], lengths[out] = ids[i], lengths[i]
+            out += 1
+    ids, lengths = ids[begin:out], lengths[begin:out]
+    # Where they are not compared above.
+    same = 0
+    if common == 0:
+        while same < min(len(ids), len(old_ids)):
+            if ids[same] != old_ids[same] or lengths[same] != old_lengths[same]:
+                break
+            common_bytes += int(np.int64(lengths[same]))
+            same += 1
+        common = same
+        ids, lengths = ids[same:], lengths[same:]
+
+    # The machine's state where the open piece begins, from where it was known on.
+    reached, state = piece, old[STATE]
+    when = old[KNOWN] - old[AT]
+    if base > piece:
+        scratch = np.full(MEMORY, -1, np.int64)
+        if far > old_end and base >= far:
+            reached, state = far, at_far[0]
+        elif way > old_end and base >= way:
+            reached, state = way, at_way[0]
+        elif base >= old_end:
+            reached, state = old_end, old[LEFT]
+        scratch[0] = state
+        run(text, reached, base, False, size + 1, m, scratch, starts)
+        state = scratch[0]
+    if base > piece or (was_inside and not inside):
+        when = size - piece
+    open_theta = theta[base - piece :]
+    cut = 0
+    if len(open_theta) > long and far > base and when - (base - piece) <= far - base:
+        if far < old_end:
+            # A small append: the machine has to come there again.
+            at_far = np.full(MEMORY, -1, np.int64)
+            at_far[0] = state
+            run(text, base, far, False, size + 1, m, at_far, starts)
+        open_theta[0] = 0
+        cut = release(
+            text, base, far, at_far, when - (base - piece), open_theta, longest, longest_whole,
+            words.sizes, live_of(plan),
+        )  # fmt: skip
+    # Tokens left of each place, counted from the end.
+    total = common + len(ids)
+    place, i = size, total
+    closed, settled = 0, -1
+    for turn in range(3):
+        aim = base + cut if turn == 0 else base if turn == 1 else steady
+        if aim < 0:
+            break
+        if aim == piece:
+            place, i = aim, 0
+        while place > aim and i > 0:
+            i -= 1
+            place -= int(np.int64(lengths[i - common] if i >= common else old_lengths[i]))
+        if place != aim:
+            if turn > 0:
+                return unusual
+            # No token begins there.
+            cut, place, i = 0, size, total
+            continue
+        if turn == 0:
+            closed = i
+        elif turn == 1:
+            if cut == 0:
+                closed = i
+            settled = i
+        elif len(kinds_of(plan)):
+            settled = i
+    if len(kinds_of(plan)) and steady < 0:
+        # Where text is normalized, the last character may become another one.
+        settled = -1 if old_literals else 0
     begin = base + cut
-    for i in range(1, len(memory)):
+    if cut:
+        scratch = np.full(MEMORY, -1, np.int64)
+        reached, scratch[0] = base, state
+        if way > max(old_end, base) and begin >= way:
+            reached, scratch[0] = way, at_way[0]
+        elif old_end >= base and begin >= old_end:
+            reached, scratch[0] = old_end, old[LEFT]
+        run(text, reached, begin, False, size + 1, m, scratch, starts)
+        state = scratch[0]
+
+    kept = size - begin + 1
+    new = np.empty(HEAD + (kept + 1) // 2, np.int64)
+    new[AT] = old[AT] + begin - piece
+    new[TOKENS] = old[TOKENS] + closed
+    new[SETTLED] = old[SETTLED]
+    if not opened and settled >= 0:
+        new[SETTLED] = max(new[SETTLED], old[TOKENS] + settled)
+    if cut:
+        new[SETTLED] = max(new[SETTLED], new[TOKENS])
+        when, inside = size - piece, True
+    new[BEGUN] = old[AT] + base - piece if base > piece or (was_inside and not inside) else old[BEGUN]
+    new[INSIDE], new[KNOWN] = inside, old[AT] + when
+    new[STATE], new[JOINED], new[OPENED], new[SIZE] = state, joined, opened, kept
+    memory[1] = -1
+    for i in range(2, MEMORY):
         memory[i] = memory[i] - begin if memory[i] >= begin else -1
-    return (
-        closed, steady, common, common_bytes, base, again, opened, inside, start == base,
-        cut, gone, state, theta, ids[:out], lengths[:out],
-    )  # fmt: skip
+    new[LEFT:HEAD] = memory
+    now = new[HEAD:].view(np.int32)
+    now[:kept] = theta[begin - piece :]
+    now[0] = 0
+    return True, common, common_bytes, again, ids, lengths, new, cut > 0
 
 
 @kernel

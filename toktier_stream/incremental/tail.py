@@ -1,8 +1,8 @@
 """The end of a growing byte-level text as a value, so that a few characters more cost just these.
 
 Kept of a text: where its last piece that is certain to start begins (the *open piece*), the
-machine's memory at the end (machine.py), theta of the open piece (walk.py), and the tokens of the
-text from there on as it ends now. Reading on:
+machine's memory at the end (machine.py) and theta of the open piece (walk.py). The text from there
+on and its tokens are somebody else's, who has the whole. Reading on (reading.py):
 
 1. Added tokens. An occurrence that ends in the new bytes begins at most ``reach`` - 1 bytes before
    them. If there is one, the append is *unusual*: whoever asked goes another way. If there is
@@ -22,6 +22,9 @@ text from there on as it ends now. Reading on:
    b is what the chains of the last ``longest`` prefixes up to h have in common, which are at least
    those that the theorem asks for. Theta behind b is kept as it is, ``longest`` values at least,
    and so goes on as ever. b and the machine's state there are also a :class:`Place` to begin anew.
+
+All numbers and theta are one array, the *block*, so that an append takes and makes one: what
+compiled code spends on an array that comes or goes is what it spends on a hundred bytes of text.
 """
 
 from __future__ import annotations
@@ -30,20 +33,21 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from toktier_stream.incremental import reading
 from toktier_stream.incremental.carried import carried
 from toktier_stream.incremental.machine import MEMORY, Machine, Position
-from toktier_stream.incremental.reading import follow
 from toktier_stream.incremental.rules import Ints, Longs
 from toktier_stream.incremental.search import Search
 from toktier_stream.incremental.state import State
 from toktier_stream.incremental.tables import Tables
 from toktier_stream.tokenizer.encoder import Compiled
 from toktier_stream.tokenizer.face import Ids
-from toktier_stream.tokenizer.literals import grows_from
 
-LONG: Final = 4096
-"""Bytes of an open piece from which on its first part is let go: a value is copied with every
-append."""
+LONG: Final = 1024
+"""Bytes of an open piece from which on its first part is let go: less than a session's end has in
+memory (session/end.py), so that nothing else is read."""
+OPEN: Final = 1 << 14
+"""Bytes of an open piece, at most: its first part cannot always be let go."""
 MOST: Final = 1 << 17
 """Bytes of an open piece and an append, at most."""
 _MARGIN: Final = 16
@@ -53,47 +57,32 @@ _LOOK: Final = 48
 
 
 class Tail(NamedTuple):
-    """The end of one text. Positions and counts without the text's own first part: whoever holds
-    it knows what ``tokens`` = 0 and ``at`` = 0 mean.
+    """The end of one text of ``size`` bytes and ``total`` tokens. The open piece begins at byte
+    ``at``, behind ``tokens`` tokens; ``begun`` is where it began before any part of it was let go.
+    ``block``: int64, see :data:`reading.HEAD`; nobody writes to it."""
 
-    ``at`` bytes and ``tokens`` tokens stand before the open piece; ``ids`` and ``lengths``
-    (uint32) are the tokens from there on. ``context`` ends with the open piece, which is
-    ``theta`` - 1 bytes long; ``memory`` counts places from the open piece. ``settled``: tokens that
-    no continuation changes.
-
-    ``inside``: the first part of the open piece was let go. ``known``: bytes of the text when the
-    open piece became known to begin there. The machine was in ``state`` ``back`` bytes before it.
-    ``joined``: the text's end adds no start of a piece, so the tokens are theta's.
-    """
-
+    size: int
+    total: int
     at: int
     tokens: int
-    context: bytes
-    memory: Longs
-    theta: Ints
-    ids: Ids
-    lengths: Ids
-    settled: int
-    inside: bool
-    known: int
-    state: int
-    back: int
-    joined: bool = True
+    begun: int
+    block: Longs
 
     @property
-    def size(self) -> int:
-        """Bytes of the text."""
-        return self.at + len(self.theta) - 1
+    def open(self) -> int:
+        """Bytes of the open piece, and of what was let go of it."""
+        return self.size - self.begun
 
     @property
-    def total(self) -> int:
-        """Tokens of the text."""
-        return self.tokens + len(self.ids)
+    def theta(self) -> Ints:
+        """Theta of the open piece."""
+        theta: Ints = self.block[reading.HEAD :].view(np.int32)[: self.size - self.at + 1]
+        return theta
 
     @property
     def nbytes(self) -> int:
         """Memory held, about."""
-        return 800 + len(self.context) + 4 * len(self.theta) + 8 * len(self.ids)
+        return 300 + self.block.nbytes
 
 
 class Place(NamedTuple):
@@ -108,21 +97,6 @@ class Place(NamedTuple):
     inside: bool
 
 
-class Grown(NamedTuple):
-    """A text after an append: its tail, and what the append changed. The first ``keep`` tokens
-    stay, which end at byte ``begin``; ``ids`` and ``lengths`` follow and cover ``text``; ``again``
-    old bytes were read once more; ``place`` if a long piece's first part was let go."""
-
-    tail: Tail
-    keep: int
-    begin: int
-    ids: Ids
-    lengths: Ids
-    text: bytes
-    again: int
-    place: Place | None = None
-
-
 class Follower:
     """Reads on at the end of texts of one tokenizer. Immutable, safe for threads."""
 
@@ -135,136 +109,63 @@ class Follower:
             raise ValueError("the forest is too deep to be walked")
         self.machine = machine
         self.tables = tables
-        literals = compiled.added.any
-        self._normalizes = compiled.normalizer is not None
-        self._literals = (literals.first, literals.edges, literals.shift, literals.final)
-        self._reach = literals.reach
+        self.reach = compiled.added.any.reach
+        """Bytes of the longest added token."""
         self._longest_whole = max(map(len, tables.whole), default=0)
         self._packed = carried(compiled, machine, tables)
 
-    def begin(
-        self, at: int, tokens: int, before: bytes, text: bytes, place: Place | None = None
-    ) -> Grown | None:
-        """The tail of a text whose tokens from byte ``at`` on are those of ``text``, whatever
-        follows: behind a safe cut or an added token; with all these tokens as new ones.
+    @property
+    def plan(self) -> Longs:
+        """For :func:`reading.follow`."""
+        return self._packed.plan
 
-        ``before``: the bytes left of it, at least as many as the longest added token has.
-        ``place``: of an earlier value, instead of a cut. None: unusual."""
-        memory = _FRESH
+    @property
+    def margin(self) -> int:
+        """Bytes besides twice :attr:`reach` before the end of a text that are not counted on."""
+        return _MARGIN
+
+    def empty(self, at: int, tokens: int, size: int, place: Place | None = None) -> Tail:
+        """The tail of a text that ends at byte ``at``, behind ``tokens`` tokens: a safe cut or an
+        added token, or where an earlier value had this ``place``. What is read on there is known to
+        be the text up to ``size`` bytes."""
+        block = np.full(reading.HEAD + 1, -1, dtype=np.int64)
+        block[reading.LEFT : reading.LEFT + 2] = 0
+        block[[reading.AT, reading.TOKENS, reading.BEGUN, reading.KNOWN]] = at, tokens, at, size
+        block[reading.SETTLED] = 0 if place is None else tokens
+        block[reading.INSIDE] = place is not None and place.inside
         if place is not None:
-            memory = _FRESH.copy()
-            memory[0] = place.state
-        start = Tail(
-            at=at,
-            tokens=tokens,
-            context=before[max(0, len(before) - self._reach) :],
-            memory=memory,
-            theta=_START,
-            ids=_NONE,
-            lengths=_NONE,
-            settled=0 if place is None else tokens,
-            inside=place is not None and place.inside,
-            known=at + len(text),
-            state=int(memory[0]),
-            back=0,
-        )
-        if not text:
-            return Grown(start._replace(settled=tokens), tokens, at, _NONE, _NONE, b"", 0)
-        # Added tokens on the left were decided with the text as it is.
-        return self._read(start, text, old_literals=True)
+            block[reading.LEFT] = place.state
+        block[reading.STATE] = block[reading.LEFT]
+        block[reading.JOINED], block[reading.OPENED], block[reading.SIZE] = True, False, 1
+        block[reading.HEAD] = 0
+        return Tail(at, tokens, at, tokens, at, block)
 
-    def append(self, tail: Tail, text: bytes) -> Grown | None:
-        """Read on. None: unusual, or not worth it."""
-        return self._read(tail, text, old_literals=False)
-
-    def _read(self, tail: Tail, text: bytes, *, old_literals: bool) -> Grown | None:
-        old, size = tail.context, len(tail.theta) - 1
-        if size + len(text) > MOST or size > 4 * LONG:
-            return None
-        data = old + text
-        piece = len(old) - size
-        memory = np.empty(MEMORY, dtype=np.int64)
-        # A copy that can be written: numba takes such arrays much faster.
-        (
-            closed, steady, common, common_bytes, start, again, opened, inside, joined, cut, gone,
-            state, theta, ids, lengths,
-        ) = follow(
-            np.frombuffer(bytearray(data), dtype=np.uint8), piece, len(old), old_literals,
-            tail.inside, tail.joined, tail.known - tail.at, tail.state, tail.back, LONG,
-            2 * self._reach + _MARGIN,
-            tail.memory, tail.theta, tail.ids, tail.lengths, memory, self._packed.plan,
-        )  # fmt: skip
-        if closed < 0:
-            return None
-        settled = tail.settled
-        if not opened:
-            # Where text is normalized, the last character may become another one.
-            certain = closed
-            if self._normalizes:
-                certain = steady if old_literals else max(steady, 0)
-            if certain >= 0:
-                settled = max(settled, tail.tokens + certain)
-        end = tail.at + size + len(text)
-        at, tokens, known = tail.at + start - piece, tail.tokens + closed, tail.known
-        place = None
-        if cut:
-            at, tokens, known, inside = at + cut, tokens + gone, end, True
-            settled = max(settled, tokens)
-            place = Place(at, tokens, end, state, True)
-            back = 0
-        else:
-            state, back = tail.state, tail.back + start - piece
-            if start > piece or (tail.inside and not inside):
-                known = end
-            # The machine's state is known where the last append ended, too.
-            if start >= len(old):
-                state, back = int(tail.memory[0]), start - len(old)
-        kept = max(0, min(start + cut - back, len(data) - self._reach))
-        new = Tail(
-            at, tokens, data[kept:], memory, theta, ids[closed + gone :], lengths[closed + gone :],
-            settled, inside, known, state, back, joined,
-        )  # fmt: skip
-        return Grown(
-            new, tail.tokens + common, tail.at + common_bytes, ids[common:], lengths[common:],
-            data[piece + common_bytes :], again, place,
-        )  # fmt: skip
-
-    def place(self, tail: Tail) -> Place:
-        """The open piece's beginning as a place to begin anew, once the text reaches to its
-        ``since`` without anything unusual: then added tokens are decided as far as the text that
-        made it known."""
-        data, state = tail.context, tail.state
-        piece = len(data) - len(tail.theta) + 1
-        if tail.back:
-            text = np.frombuffer(bytes(data), dtype=np.uint8)
-            state = self.machine.run(text, piece - tail.back, piece, state)[0].state
-        since = tail.known + 2 * self._reach + _MARGIN
-        return Place(tail.at, tail.tokens, since, state, tail.inside)
+    def place(self, tail: Tail, *, now: bool) -> Place:
+        """The open piece's beginning as a place to begin anew: at once, where its first part was
+        just let go, or ``now`` is not yet and it is one when the text reaches to its ``since``
+        without anything unusual: then added tokens are decided as far as the text that made it
+        known."""
+        block = tail.block
+        since = int(block[reading.KNOWN]) + (0 if now else 2 * self.reach + _MARGIN)
+        inside, state = bool(block[reading.INSIDE]), int(block[reading.STATE])
+        return Place(tail.at, tail.tokens, since, state, inside)
 
     def settled(self, tail: Tail) -> int:
         """Tokens of the text that no continuation changes."""
-        if tail.settled < tail.tokens or len(tail.theta) <= _LOOK:
-            return tail.settled
-        data = np.frombuffer(tail.context, dtype=np.uint8)
-        if grows_from(data, len(data) - self._reach, *self._literals) < len(data):
-            return tail.settled
-        state, at, last, before, *registers = tail.memory.tolist()
+        block = tail.block
+        known = int(block[reading.SETTLED])
+        theta = tail.theta
+        if known < tail.tokens or len(theta) <= _LOOK or block[reading.OPENED]:
+            return known
+        memory = block[reading.LEFT : reading.LEFT + MEMORY]
+        state, at, last, before, *registers = memory.tolist()
         position = Position(state, at, last, before, tuple(registers))
-        held = min(self.machine.held(position, 0), len(tail.theta) - 1)
-        if tail.inside:
+        held = min(self.machine.held(position, 0), len(theta) - 1)
+        if block[reading.INSIDE]:
             # Chains of earlier prefixes need not meet where the piece was let go.
-            if tail.at + held - self.tables.longest < tail.known:
-                return tail.settled
+            if tail.at + held - self.tables.longest < block[reading.KNOWN]:
+                return known
         elif held <= self._longest_whole:
-            return tail.settled
-        boundary = State.of(self.tables, tail.theta).settled(held)
-        ends = np.cumsum(tail.lengths, dtype=np.int64)
-        return max(tail.settled, tail.tokens + int(np.searchsorted(ends, boundary, "right")))
-
-
-_NONE: Final = np.zeros(0, dtype=np.uint32)
-_START: Final = np.zeros(1, dtype=np.int32)
-_FRESH: Final = np.full(MEMORY, -1, dtype=np.int64)
-_FRESH[0:2] = 0
-for _array in (_NONE, _START, _FRESH):
-    _array.setflags(write=False)
+            return known
+        found = State.of(self.tables, theta)
+        return max(known, tail.tokens + len(found.boundaries(found.settled(held))) - 1)

@@ -91,7 +91,7 @@ def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Lai
             node = np.uint64(load_u32(entries, cell + _NODE))
             of = np.uint64(load_u32(entries, cell + _GROWN))
             if of >= MORE:
-                row = _last_between(kids, low, wide, x)
+                row = last_between(kids, low, wide, x)
                 low = np.uint64(load_u32(kids, row))
                 wide = np.uint64(load_u32(kids, row + _WIDE))
                 node = np.uint64(load_u32(kids, row + _NODE))
@@ -111,7 +111,7 @@ def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Lai
                 if past >= span >> _BITS:
                     break
                 bucket = np.uint64(load_u32(grown, of + _BUCKET)) + (past >> (size >> _SHIFT))
-                row = _last_between(
+                row = last_between(
                     kids, load_u32(t.buckets, bucket), load_u32(t.buckets, bucket + _ONE), x
                 )
                 low = np.uint64(load_u32(kids, row))
@@ -145,7 +145,7 @@ def _pair(t: Laid, last: Any, before: Any) -> Any:
 
 
 @forced
-def _last_between(kids: Any, first: Any, last: Any, x: Any) -> Any:
+def last_between(kids: Any, first: Any, last: Any, x: Any) -> Any:
     """The last of these rows that begins at or before x, the first if none; times a row's numbers.
     Intervals of one node's children are disjoint: no other row can hold x."""
     a, b = np.uint64(first), np.uint64(last)

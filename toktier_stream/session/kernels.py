@@ -30,7 +30,7 @@ Ids = npt.NDArray[np.uint32]
 def _source_hash() -> str:
     """A hash over all kernels of this room, and those of the rooms below."""
     found = hashlib.sha256(source_hash().encode())
-    for name in ("kernels.py", "packing.py", "appending.py"):
+    for name in ("kernels.py", "packing.py", "appending.py", "continuing.py"):
         found.update((Path(__file__).parent / name).read_bytes())
     return found.hexdigest()[:24]
 

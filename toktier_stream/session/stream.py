@@ -24,9 +24,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from toktier_stream.incremental.tail import Follower, Grown, Place, Tail
+from toktier_stream.incremental.tail import Follower, Place, Tail
 from toktier_stream.session import giant, kernels
-from toktier_stream.session.splice import Splice, Stored, View
+from toktier_stream.session.continuing import Grown, read_on
+from toktier_stream.session.spliced import Splice, Stored, View
 from toktier_stream.tokenizer.encoder import FastEncoder
 from toktier_stream.wire.messages import Evidence, Route
 
@@ -87,22 +88,19 @@ def append(
         return None, Stream(encoder, 0, _AGAIN)
     if (tail.size, tail.total) != (old.bytes, old.tokens):
         return None, Stream(encoder, 0, _AGAIN)
-    grown = follower.append(tail, text)
+    low = min(tail.at, max(0, tail.size - follower.reach))
+    grown = read_on(follower, tail, old.view(low, tail.size), text, old.digest)
     if grown is None:
         return None, Stream(encoder, 0, _AGAIN)
-    again = grown.again
-    if again:
-        again = kernels.characters(tail.context[-again:])
-    digest = kernels.replace_suffix(old.digest, tail.ids[grown.keep - tail.tokens :], grown.ids)
-    chars = kernels.characters(text)
+    again, chars = grown.again, grown.chars
     splice = Splice(
         keep=grown.keep,
         ids=grown.ids,
         lengths=grown.lengths,
         tail=0,
         begin=grown.begin,
-        stop=old.bytes,
-        text=grown.text,
+        stop=tail.size,
+        text=memoryview(grown.end.text)[grown.begin - grown.end.byte :],
         route=Route.STREAM,
         evidence=Evidence(
             window_chars=again,
@@ -112,28 +110,42 @@ def append(
             chars_encoded=again + chars,
             engine=encoder.engine,
         ),
-        digest=digest,
+        digest=grown.digest,
         grown=chars,
+        end=grown.end,
     )
-    place, following = grown.place, stream.following
-    if place is None and marks:
-        if following is not None and grown.tail.size >= following.since:
-            place, following = following, None
-        elif following is None and old.bytes - marks[-1].size > _RENEW:
-            following = follower.place(grown.tail)
-    mark = None
-    if place is not None:
-        mark = giant.Mark(*place[:3], place.inside, place.state, follower.machine.check)
+    mark, following = None, stream.following
+    if grown.shortened or marks:
+        mark, following = _marked(follower, grown, following, marks)
     after = Stream(
-        encoder, digest, 0, follower, grown.tail, stream.run_tokens, stream.run_chars, mark,
+        encoder, grown.digest, 0, follower, grown.tail, stream.run_tokens, stream.run_chars, mark,
         following,
     )  # fmt: skip
     return splice, after
 
 
+def _marked(
+    follower: Follower, grown: Grown, following: Place | None, marks: giant.Marks
+) -> tuple[giant.Mark | None, Place | None]:
+    """The session's new mark, and what may be the one after it."""
+    tail, place = grown.tail, None
+    behind = tail.at - marks[-1].size if marks else tail.at - tail.begun + _RENEW - giant.GIANT
+    if grown.shortened and behind > _RENEW:
+        place = follower.place(tail, now=True)
+    elif marks and following is not None:
+        if tail.size >= following.since:
+            place, following = following, None
+    elif marks and behind > _RENEW:
+        following = follower.place(tail, now=False)
+    if place is None:
+        return None, following
+    mark = giant.Mark(*place[:3], place.inside, place.state, follower.machine.check)
+    return mark, following
+
+
 def long(stream: Stream | None) -> bool:
     """Whether the open piece is long."""
-    return stream is not None and stream.tail is not None and len(stream.tail.theta) > 2 * SMALL
+    return stream is not None and stream.tail is not None and stream.tail.open > 2 * SMALL
 
 
 def _dense(old: Stored) -> bool:
@@ -171,9 +183,7 @@ def _open(old: Stored, encoder: FastEncoder, marks: giant.Marks) -> Stream:
     before = int(kernels.boundary_index(view.lengths, low + place - view.byte))
     if before < 0 or not kit.plain(text[place:]):
         return closed
-    token = view.token + before
-    begun = kit.follower.begin(low + place, token, text[:place], text[place:])
-    return _checked(old, encoder, kit.follower, begun, view, before)
+    return _begun(old, encoder, kit.follower, low + place, text[:place], text[place:], view, before)
 
 
 def _open_at_mark(old: Stored, encoder: FastEncoder, kit: giant.Kit, marks: giant.Marks) -> Stream:
@@ -192,26 +202,37 @@ def _open_at_mark(old: Stored, encoder: FastEncoder, kit: giant.Kit, marks: gian
         return closed
     left = old.slice(max(0, mark.size - encoder.literal_reach), mark.size)
     place = Place(mark.size, mark.tokens, mark.since, mark.state, mark.inside)
-    begun = kit.follower.begin(mark.size, mark.tokens, left, text, place)
-    return _checked(old, encoder, kit.follower, begun, view, before)
+    return _begun(old, encoder, kit.follower, mark.size, left, text, view, before, place)
 
 
-def _checked(
+def _begun(
     old: Stored,
     encoder: FastEncoder,
     follower: Follower,
-    begun: Grown | None,
+    at: int,
+    left: bytes,
+    text: bytes,
     view: View,
     before: int,
+    place: Place | None = None,
 ) -> Stream:
-    """The stream, if its tokens are those of the session from its token ``before`` of the view."""
+    """The stream that begins at byte ``at`` of the session's text, between ``left`` and ``text``,
+    if its tokens are those of the session from its token ``before`` of the view."""
     closed = Stream(encoder, 0, _AGAIN)
+    tail = follower.empty(at, view.token + before, old.bytes, place)
+    if not text:
+        return Stream(encoder, old.digest, 0, follower, tail) if at == 0 else closed
+    context = View(at - len(left), tail.tokens, _NONE, _NONE, left)
+    begun = read_on(follower, tail, context, text, 0, begins=True)
     if begun is None or begun.tail.total != old.tokens:
         return closed
     same = np.array_equal(begun.ids, view.ids[before:])
     if not same or not np.array_equal(begun.lengths, view.lengths[before:]):
         return closed
-    count, chars = len(begun.ids), kernels.characters(begun.text)
-    if begun.begin and (count < 2 or chars <= encoder.longest_token):
+    count = len(begun.ids)
+    if at and (count < 2 or begun.chars <= encoder.longest_token):
         return closed
-    return Stream(encoder, old.digest, 0, follower, begun.tail, count, chars)
+    return Stream(encoder, old.digest, 0, follower, begun.tail, count, begun.chars)
+
+
+_NONE: Final = np.zeros(0, dtype=np.uint32)
