@@ -3,7 +3,7 @@ the views of it that kernels take."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
@@ -11,15 +11,13 @@ from numba import carray  # type: ignore[attr-defined]
 from toktier_stream.incremental.automaton import trie
 from toktier_stream.incremental.chain import Words
 from toktier_stream.incremental.jit import Packed, pointer
+from toktier_stream.incremental.layout import LONGEST
 from toktier_stream.incremental.machine import Machine, Wired
 from toktier_stream.incremental.rules import Ints, Longs, Symbols
 from toktier_stream.incremental.tables import Tables
 from toktier_stream.incremental.walk import Laid
 from toktier_stream.tokenizer.encoder import Compiled
 from toktier_stream.tokenizer.jit import forced
-
-LONGEST: Final = (1 << 16) - 1
-"""Bytes of a token, at most."""
 
 
 class Literals(NamedTuple):
@@ -33,7 +31,7 @@ class Literals(NamedTuple):
 
 
 def carried(compiled: Compiled, machine: Machine, tables: Tables) -> Packed:
-    """Raises ValueError for a token of more than :data:`LONGEST` bytes."""
+    """Raises ValueError for a token of more than :data:`layout.LONGEST` bytes."""
     if tables.longest > LONGEST:
         raise ValueError("a token is too long")
     literals, w, steps = compiled.added.any, machine.wired, tables.steps

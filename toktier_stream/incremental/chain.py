@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,6 @@ import numpy.typing as npt
 from toktier_stream.incremental.jit import kernel
 from toktier_stream.incremental.rules import Ints, Longs, Symbols
 from toktier_stream.tokenizer.face import Ids
-
-_MANY: Final = 64
-"""Bytes from which on lengths are looked up before they are asked for."""
 
 Sizes = npt.NDArray[np.uint16]
 
@@ -31,9 +28,7 @@ class Words(NamedTuple):
 
 
 @kernel
-def mark_whole(
-    text: Symbols, start: int, end: int, theta: Ints, origin: int, words: Any
-) -> None:
+def mark_whole(text: Symbols, start: int, end: int, theta: Ints, origin: int, words: Any) -> None:
     """Where the piece ``text[start:end]`` is one token as a whole only, say so in theta, which
     begins at byte ``origin``: a number below 0 for the id (:func:`chain` reads it)."""
     size = end - start
@@ -51,6 +46,8 @@ def mark_whole(
 @kernel
 def chain(
     theta: Ints,
+    widths: Sizes,
+    low: int,
     end: int,
     limit: int,
     old_end: int,
@@ -63,19 +60,19 @@ def chain(
     lengths: Ids,
 ) -> tuple[int, int, int]:
     """Write the tokens of prefix ``end`` left of ``ids[room]``, as far as they are not those of
-    prefix ``old_end``, of which ``old_lengths`` are known: from ``limit`` on left they may be. The
-    ``count`` places where pieces began are ``cuts`` (ascending prefixes, the first is 0).
+    prefix ``old_end``, of which ``old_lengths`` are known: from ``limit`` on left they may be.
+    ``widths`` are the lengths of theta's nodes, behind prefix ``low``. The ``count`` places where
+    pieces began are ``cuts`` (ascending prefixes, the first is 0).
 
     Returns where the tokens begin (-1: a byte has none), and how many old tokens and bytes stay."""
     sizes, of = words.sizes, words.ids
     p, q, kept, at = end, old_end, len(old_lengths), room
     piece = count - 1
-    # All lengths of the new part at once: the chain would wait for each.
-    low = min(end, max(limit, old_end))
-    known = end - low > _MANY
-    near = np.empty(end - low if known else 0, np.uint16)
-    for i in range(len(near)):
-        near[i] = sizes[max(theta[low + 1 + i], 0)]
+    first = max(q, limit, low)
+    while p > first and theta[p] > 0:
+        at -= 1
+        ids[at], lengths[at] = theta[p], widths[p]
+        p -= int(np.int64(widths[p]))
     while p != q or p > limit:
         # In turns: what is left of a common boundary is the same.
         if q > p:
@@ -83,7 +80,7 @@ def chain(
             q -= int(np.int64(old_lengths[kept]))
             continue
         node = np.int64(theta[p])
-        size = np.int64(near[p - low - 1]) if known and p > low else np.int64(sizes[max(node, 0)])
+        size = np.int64(widths[p]) if p > low else np.int64(sizes[max(node, 0)])
         if node <= 0:
             if node == 0:
                 return -1, 0, 0

@@ -26,6 +26,10 @@ LENGTH_BITS: Final = 26
 MARK_BITS: Final = 5
 MORE: Final = np.uint32(1 << 31)
 """Above every number of a row."""
+ROW_BITS: Final = 21
+"""Of the number of a row of ``grown``, where a length stands above it."""
+LONGEST: Final = (1 << 31 - ROW_BITS) - 1
+"""Length of a token that is told so, at most: that of longer ones is told as 0."""
 _FINE: Final = 4
 """Buckets for each child, about."""
 _SPARSE: Final = 8
@@ -43,8 +47,8 @@ class Steps(NamedTuple):
     """What the walk reads.
 
     ``kids``, uint32[K+1, 4]: a row for each non-root, by (parent, low): where its interval begins
-    and how wide it is, the node, and its row of ``grown``. Four rows fill a cache line; the last
-    one is of no node.
+    and how wide it is, the node, and its row of ``grown`` with (from bit :data:`ROW_BITS`) the
+    node's length. Four rows fill a cache line; the last one is of no node.
 
     ``grown``, uint32[G+1, 8]: a row for each non-root that has children, row 0 for all others: its
     length and (from bit :data:`LENGTH_BITS`) a shift, its children's first bucket, where the first
@@ -122,7 +126,11 @@ def index(forest: Forest) -> Steps:
     marks = np.zeros(1 + int(words[-1]) if len(words) else 1, dtype=np.uint64)
     words = 1 + words - (1 << bits >> 6)
     _mark(kids, begin, count, forest.left, ends, sign, bits, words, marks)
-    kids[has, 3] = 1 + np.arange(len(has))
+    if len(has) >= 1 << ROW_BITS:
+        raise ValueError("too many tokens")
+    length = forest.length[inner].astype(np.uint32)
+    kids[:-1, 3] = np.where(length > LONGEST, 0, length) << ROW_BITS
+    kids[has, 3] += 1 + np.arange(len(has), dtype=np.uint32)
     grown = np.zeros((len(has) + 1, 8), dtype=np.uint32)
     columns = (
         forest.length[inner[has]] | wide << LENGTH_BITS, place, origin, words,

@@ -31,6 +31,10 @@ _STARTS: Final = np.uint32(1)
 _NEXT: Final = np.uint32(1)
 _LONGER: Final = np.uint32(0xFFFFFFFF)
 _STATE_SHIFT: Final = np.uint64(7)
+_STATE_WORD: Final = np.uint64(1)
+_IN_ROW: Final = np.uint64(127)
+_RUN: Final = 8
+"""Bytes that are looked at at once, to see whether they change nothing."""
 
 
 class Wired(NamedTuple):
@@ -180,11 +184,21 @@ def run(
             found = short[now << _STATE_SHIFT | np.uint64(text[at])]
             if found == _LONGER:
                 break
-            if found & _STARTS:
-                starts[count] = at
-                count += 1
+            # Whether one starts is a matter of chance where there are no words: no branch.
+            starts[count] = at
+            count += int(found & _STARTS)
+            stays = np.uint64(found) == now << _STATE_WORD
             now = np.uint64(found >> _NEXT)
             at += 1
+            while stays and at + _RUN <= plain:
+                # Nothing begins or changes: then no step waits for the one before it.
+                same = np.uint32(0)
+                for i in range(_RUN):
+                    byte = np.uint64(text[at + i])
+                    same |= np.uint32(byte >> _STATE_SHIFT)
+                    same |= short[now << _STATE_SHIFT | byte & _IN_ROW] ^ found
+                stays = same == 0
+                at += _RUN if stays else 0
         if at > begin:
             state = np.int64(now)
             before = last if at == begin + 1 else np.int64(at - 2)

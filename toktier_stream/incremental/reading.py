@@ -119,7 +119,9 @@ def follow(
         filled = first = cuts[1]
     again = old_end - filled
     laid = laid_of(plan)
-    walk_pieces(text, piece, first, filled, size, cuts[2 if first > piece else 1 :], theta, laid)
+    widths = np.empty(size - piece + 1, np.uint16)
+    following = cuts[2 if first > piece else 1 :]
+    walk_pieces(text, piece, first, filled, size, following, theta, widths, laid)
     if longest_whole > 0:
         for i in range(0 if not part else 1, pieces - 1):
             mark_whole(text, cuts[i], cuts[i + 1], theta, piece, words)
@@ -152,15 +154,16 @@ def follow(
     cuts -= piece
     room = size - piece
     begin, common, common_bytes = chain(
-        theta, end - piece, limit, q, comparable, cuts, pieces, words, room, ids, lengths
-    )
+        theta, widths, filled - piece, end - piece, limit, q, comparable, cuts, pieces, words, room,
+        ids, lengths,
+    )  # fmt: skip
     theta[end - piece] = ending
     if begin < 0:
         return unusual
     out = room
     if added:
         nodes = np.zeros(size - end + 1, np.int32)
-        walk_pieces(text, end, end, end, size, provisional[1:], nodes, laid)
+        walk_pieces(text, end, end, end, size, provisional[1:], nodes, widths, laid)
         for i in range(added):
             close = size if i == added - 1 else provisional[i + 1]
             mark_whole(text, provisional[i], close, nodes, end, words)
@@ -168,8 +171,8 @@ def follow(
         provisional -= end
         full = size - end
         moved, _, _ = chain(
-            nodes, full, full, 0, old_lengths[:0], provisional, added, words, room + full,
-            ids, lengths,
+            nodes, widths, 0, full, full, 0, old_lengths[:0], provisional, added, words,
+            room + full, ids, lengths,
         )  # fmt: skip
         if moved < 0:
             return unusual
@@ -268,7 +271,9 @@ def follow(
     if cut:
         new[SETTLED] = max(new[SETTLED], new[TOKENS])
         when, inside = size - piece, True
-    new[BEGUN] = old[AT] + base - piece if base > piece or (was_inside and not inside) else old[BEGUN]
+    new[BEGUN] = (
+        old[AT] + base - piece if base > piece or (was_inside and not inside) else old[BEGUN]
+    )
     new[INSIDE], new[KNOWN] = inside, old[AT] + when
     new[STATE], new[JOINED], new[OPENED], new[SIZE] = state, joined, opened, kept
     memory[1] = -1

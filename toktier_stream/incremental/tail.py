@@ -41,7 +41,6 @@ from toktier_stream.incremental.search import Search
 from toktier_stream.incremental.state import State
 from toktier_stream.incremental.tables import Tables
 from toktier_stream.tokenizer.encoder import Compiled
-from toktier_stream.tokenizer.face import Ids
 
 LONG: Final = 1024
 """Bytes of an open piece from which on its first part is let go: less than a session's end has in
@@ -113,11 +112,8 @@ class Follower:
         """Bytes of the longest added token."""
         self._longest_whole = max(map(len, tables.whole), default=0)
         self._packed = carried(compiled, machine, tables)
-
-    @property
-    def plan(self) -> Longs:
+        self.plan: Longs = self._packed.plan
         """For :func:`reading.follow`."""
-        return self._packed.plan
 
     @property
     def margin(self) -> int:
@@ -146,7 +142,7 @@ class Follower:
         without anything unusual: then added tokens are decided as far as the text that made it
         known."""
         block = tail.block
-        since = int(block[reading.KNOWN]) + (0 if now else 2 * self.reach + _MARGIN)
+        since = int(block[reading.KNOWN]) + (0 if now else 2 * self.reach + self.margin)
         inside, state = bool(block[reading.INSIDE]), int(block[reading.STATE])
         return Place(tail.at, tail.tokens, since, state, inside)
 

@@ -13,7 +13,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from toktier_stream.incremental.jit import kernel
-from toktier_stream.incremental.layout import FREE, LENGTH_BITS, MARK_BITS, MORE, Steps, home
+from toktier_stream.incremental.layout import (
+    FREE,
+    LENGTH_BITS,
+    MARK_BITS,
+    MORE,
+    ROW_BITS,
+    Steps,
+    home,
+)
 from toktier_stream.incremental.rules import Ints, Symbols
 from toktier_stream.tokenizer.jit import address_of, forced, load_text, load_u32, load_u64
 
@@ -23,6 +31,7 @@ _ROW: Final = np.uint64(2)
 _WIDE, _NODE, _GROWN = (np.uint64(i) for i in range(1, 4))
 _GROWN_ROW: Final = np.uint64(3)
 _BUCKET, _ORIGIN, _MARKS, _SPAN = (np.uint64(i) for i in range(1, 5))
+_GROWN_AT: Final = np.uint64((1 << ROW_BITS) - 1)
 _U32: Final = np.uint64(0xFFFFFFFF)
 _SHIFT: Final = np.uint64(LENGTH_BITS)
 _LENGTH: Final = np.uint64((1 << LENGTH_BITS) - 1)
@@ -99,7 +108,7 @@ def walk_on(symbols: Symbols, start: int, stop: int, theta: Ints, j: int, t: Lai
             while x - low < wide:
                 u = node
                 # Whether a child of u can match what stands before u.
-                of <<= _GROWN_ROW
+                of = (of & _GROWN_AT) << _GROWN_ROW
                 size = np.uint64(load_u32(grown, of))
                 x = np.uint64(max(theta[at - (size & _LENGTH)], 0))
                 span = np.uint64(load_u32(grown, of + _SPAN))

@@ -1,5 +1,5 @@
-"""An append to a stream (stream.py) in one compiled pass: what follows the text's end, the session's
-end then, and its digest."""
+"""An append to a stream (stream.py) in one compiled pass: what follows, the session's end then, and
+its digest."""
 
 from __future__ import annotations
 
@@ -11,54 +11,63 @@ from toktier_stream.incremental import reading, tail
 from toktier_stream.incremental.reading import follow
 from toktier_stream.incremental.tail import Follower, Tail
 from toktier_stream.session.kernels import count_characters, kernel, replace_suffix_kernel
-from toktier_stream.session.spliced import View
-from toktier_stream.tokenizer.face import Ids
+from toktier_stream.session.spliced import Splice, View
+from toktier_stream.wire.messages import Evidence, Route
 
 _AT, _TOKENS, _BEGUN = reading.AT, reading.TOKENS, reading.BEGUN
 
 
 class Grown(NamedTuple):
-    """A text after an append: its ``tail``, and what the append changed. The first ``keep`` tokens
-    stay, which end at byte ``begin``; ``ids`` and ``lengths`` follow. ``end``: the view as it is
-    then. ``digest``: of all tokens. Characters: ``again`` old ones were read once more, ``chars``
-    new ones. ``shortened``: a long piece's first part was let go."""
+    """A text after an append: what the append changed, its ``tail``, and whether a long piece's
+    first part was let go."""
 
+    splice: Splice
     tail: Tail
-    keep: int
-    begin: int
-    ids: Ids
-    lengths: Ids
-    end: View
-    digest: int
-    again: int
-    chars: int
     shortened: bool
 
 
 def read_on(
-    follower: Follower, old: Tail, view: View, text: bytes, digest: int, *, begins: bool = False
+    follower: Follower,
+    old: Tail,
+    view: View,
+    text: bytes,
+    digest: int,
+    run_tokens: int,
+    run_chars: int,
+    engine: str,
+    begins: bool = False,
 ) -> Grown | None:
     """``text`` behind a text of that digest, which ``view`` is the end of: from the open piece on
-    at least, and as much as the longest added token has. ``begins``: added tokens left of the new
-    text were decided with it. None: unusual, or not worth it."""
-    size = old.size - old.at
-    if size + len(text) > tail.MOST or size > tail.OPEN:
+    at least, and as much as the longest added token has. The run is the answer's evidence.
+    ``begins``: added tokens left of the new text were decided with it. None: unusual, or not worth
+    it."""
+    size, at, low, first, before = old.size, old.at, view.byte, view.token, view.text
+    if size - at + len(text) > tail.MOST or size - at > tail.OPEN:
         return None
-    whole = view.text + text
+    whole = before + text
     (
-        done, keep, begin, again, chars, value, at, tokens, begun, shortened, block, end,
+        done, keep, begin, again, chars, value, start, tokens, begun, shortened, block, end,
     ) = _read_on(
-        np.frombuffer(whole, np.uint8), view.byte, view.token, view.ids, view.lengths,
-        len(view.text), begins, digest, old.block, tail.LONG, follower.margin, follower.plan,
+        np.frombuffer(whole, np.uint8), low, first, view.ids, view.lengths, len(before), begins,
+        digest, old.block, tail.LONG, follower.margin, follower.plan,
     )  # fmt: skip
     if not done:
         return None
     ids, lengths = end[0], end[1]
-    return Grown(
-        Tail(view.byte + len(whole), view.token + len(ids), at, tokens, begun, block),
-        view.token + keep, view.byte + begin, ids[keep:], lengths[keep:],
-        View(view.byte, view.token, ids, lengths, whole), value, again, chars, shortened,
+    evidence = Evidence(
+        window_chars=again,
+        boundary_byte=at,
+        run_tokens=run_tokens,
+        run_chars=run_chars,
+        chars_encoded=again + chars,
+        engine=engine,
+    )
+    splice = Splice(
+        first + keep, ids[keep:], lengths[keep:], 0, low + begin, size, memoryview(whole)[begin:],
+        Route.STREAM, evidence, value, chars, View(low, first, ids, lengths, whole),
     )  # fmt: skip
+    grown = Tail(size + len(text), first + len(ids), start, tokens, begun, block)
+    return Grown(splice, grown, shortened)
 
 
 @kernel

@@ -29,7 +29,6 @@ from toktier_stream.session import giant, kernels
 from toktier_stream.session.continuing import Grown, read_on
 from toktier_stream.session.spliced import Splice, Stored, View
 from toktier_stream.tokenizer.encoder import FastEncoder
-from toktier_stream.wire.messages import Evidence, Route
 
 SMALL: Final = 256
 """Bytes of an append, at most; for more the window is no more work. (Not so in a long piece.)"""
@@ -89,38 +88,17 @@ def append(
     if (tail.size, tail.total) != (old.bytes, old.tokens):
         return None, Stream(encoder, 0, _AGAIN)
     low = min(tail.at, max(0, tail.size - follower.reach))
-    grown = read_on(follower, tail, old.view(low, tail.size), text, old.digest)
+    runs, chars = stream.run_tokens, stream.run_chars
+    view = old.view(low, tail.size)
+    grown = read_on(follower, tail, view, text, old.digest, runs, chars, encoder.engine)
     if grown is None:
         return None, Stream(encoder, 0, _AGAIN)
-    again, chars = grown.again, grown.chars
-    splice = Splice(
-        keep=grown.keep,
-        ids=grown.ids,
-        lengths=grown.lengths,
-        tail=0,
-        begin=grown.begin,
-        stop=tail.size,
-        text=memoryview(grown.end.text)[grown.begin - grown.end.byte :],
-        route=Route.STREAM,
-        evidence=Evidence(
-            window_chars=again,
-            boundary_byte=tail.at,
-            run_tokens=stream.run_tokens,
-            run_chars=stream.run_chars,
-            chars_encoded=again + chars,
-            engine=encoder.engine,
-        ),
-        digest=grown.digest,
-        grown=chars,
-        end=grown.end,
-    )
+    splice = grown.splice
     mark, following = None, stream.following
     if grown.shortened or marks:
         mark, following = _marked(follower, grown, following, marks)
-    after = Stream(
-        encoder, grown.digest, 0, follower, grown.tail, stream.run_tokens, stream.run_chars, mark,
-        following,
-    )  # fmt: skip
+    value = splice.digest or 0
+    after = Stream(encoder, value, 0, follower, grown.tail, runs, chars, mark, following)
     return splice, after
 
 
@@ -223,16 +201,17 @@ def _begun(
     if not text:
         return Stream(encoder, old.digest, 0, follower, tail) if at == 0 else closed
     context = View(at - len(left), tail.tokens, _NONE, _NONE, left)
-    begun = read_on(follower, tail, context, text, 0, begins=True)
+    begun = read_on(follower, tail, context, text, 0, 0, 0, encoder.engine, begins=True)
     if begun is None or begun.tail.total != old.tokens:
         return closed
-    same = np.array_equal(begun.ids, view.ids[before:])
-    if not same or not np.array_equal(begun.lengths, view.lengths[before:]):
+    found, chars = begun.splice, begun.splice.grown or 0
+    same = np.array_equal(found.ids, view.ids[before:])
+    if not same or not np.array_equal(found.lengths, view.lengths[before:]):
         return closed
-    count = len(begun.ids)
-    if at and (count < 2 or begun.chars <= encoder.longest_token):
+    count = len(found.ids)
+    if at and (count < 2 or chars <= encoder.longest_token):
         return closed
-    return Stream(encoder, old.digest, 0, follower, begun.tail, count, begun.chars)
+    return Stream(encoder, old.digest, 0, follower, begun.tail, count, chars)
 
 
 _NONE: Final = np.zeros(0, dtype=np.uint32)

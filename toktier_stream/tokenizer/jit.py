@@ -135,6 +135,7 @@ load_u32: Any = _loader(32, 4)
 load_u64: Any = _loader(64, 8)
 load_text: Any = _loader(64, 1)
 """``load_text(address, i)``: the 8 bytes from byte ``i``, at any alignment, as one number."""
+store_u16: Any = _storer(16, 2)
 store_u32: Any = _storer(32, 4)
 store_u64: Any = _storer(64, 8)
 store_text: Any = _storer(64, 1)
