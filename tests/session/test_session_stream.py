@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,63 @@ def test_versions_of_a_session_have_streams_of_their_own(
                 store.commit(batch, changelog_offset=turn)
                 text = changed
         assert routes.count(Route.STREAM) > 30
+
+
+@pytest.mark.parametrize("name", ["plain", "nfc", "whole", "wide"])
+def test_versions_that_go_on_from_one_state_do_not_meet(
+    families: dict[str, Pair], name: str
+) -> None:
+    """In threads, too: the state of a version is never written to."""
+    encoder, oracle = families[name]
+    chooser = random.Random(name)
+    for start in ("the lazy dog " * 50, "ab" * 3000, "aXbq" * 1200, "a" * 9000, "1234567" * 900):
+        session = fresh(encoder, start.encode())
+        text = start
+        for new in ("ab", "qX", "a" * 700):
+            session.edit(encoder, session.bytes, session.bytes, new.encode())
+            text += new
+        state = session._stream
+        before = None if state is None or state.tail is None else state.tail.block.copy()
+
+        def go_on(seed: int, version: Session, grown: str) -> tuple[list[int], str]:
+            rng = random.Random(seed)
+            for _ in range(12):
+                new = "".join(rng.choices("abqX1 ", k=rng.choice((1, 3, 900))))
+                version.edit(encoder, version.bytes, version.bytes, new.encode())
+                grown += new
+            return version.ids().tolist(), grown
+
+        with ThreadPoolExecutor(4) as pool:
+            versions = [session.fork() for _ in range(8)]
+            seeds = chooser.sample(range(1000), 8)
+            for ids, grown in pool.map(go_on, seeds, versions, [text] * 8):
+                assert ids == oracle.encode(grown.encode()).ids.tolist()
+        if state is not None and state.tail is not None:
+            assert before is not None
+            assert state.tail.block.tolist() == before.tolist()
+
+
+@pytest.mark.parametrize("name", ["plain", "nfc", "whole"])
+def test_large_appends_to_walls_equal_the_reference(families: dict[str, Pair], name: str) -> None:
+    """Long pieces and many short ones, in steps of every size, other text in between."""
+    encoder, oracle = families[name]
+    chooser = random.Random(name)
+    for few in ("ab", "aXbq", "1", "1a", "abq 1.\n", "é漢a"):
+        text = "".join(chooser.choices(few, k=6000))
+        session = fresh(encoder, text.encode())
+        settled, routes = Settled(), []
+        for _ in range(40):
+            new = "".join(chooser.choices(few, k=chooser.choice((1, 4, 60, 255, 1000, 2500))))
+            if chooser.random() < 0.1:
+                new += chooser.choice((" the fox. ", "\n\n", "<|end", "e\u0301", "<|end|>"))
+            old = session.ids()
+            done = session.edit(encoder, session.bytes, session.bytes, new.encode())
+            text += new
+            routes.append(done.route)
+            assert applied(old, done) == session.ids().tolist()
+            check_session(session, oracle, text.encode())
+            settled.check(session, encoder)
+        assert Route.STREAM in routes
 
 
 @pytest.mark.parametrize("name", ["plain", "nfc", "whole"])

@@ -87,9 +87,9 @@ def follow(
         if stop > at:
             count += run(text, at, stop, False, size + 1, m, memory, starts[count:])
             at = stop
-        if turn == 0:
+        if turn == 0 and way == at:
             at_way = memory.copy()
-        elif turn == 1:
+        elif turn == 1 and far == at:
             at_far = memory.copy()
         elif turn == 2:
             before_last = count

@@ -58,13 +58,15 @@ _LOOK: Final = 48
 class Tail(NamedTuple):
     """The end of one text of ``size`` bytes and ``total`` tokens. The open piece begins at byte
     ``at``, behind ``tokens`` tokens; ``begun`` is where it began before any part of it was let go.
-    ``block``: int64, see :data:`reading.HEAD`; nobody writes to it."""
+    No continuation changes the first ``settled`` tokens. ``block``: int64, see :data:`reading.HEAD`;
+    nobody writes to it."""
 
     size: int
     total: int
     at: int
     tokens: int
     begun: int
+    settled: int
     block: Longs
 
     @property
@@ -134,7 +136,7 @@ class Follower:
         block[reading.STATE] = block[reading.LEFT]
         block[reading.JOINED], block[reading.OPENED], block[reading.SIZE] = True, False, 1
         block[reading.HEAD] = 0
-        return Tail(at, tokens, at, tokens, at, block)
+        return Tail(at, tokens, at, tokens, at, int(block[reading.SETTLED]), block)
 
     def place(self, tail: Tail, *, now: bool) -> Place:
         """The open piece's beginning as a place to begin anew: at once, where its first part was
@@ -148,11 +150,10 @@ class Follower:
 
     def settled(self, tail: Tail) -> int:
         """Tokens of the text that no continuation changes."""
-        block = tail.block
-        known = int(block[reading.SETTLED])
-        theta = tail.theta
-        if known < tail.tokens or len(theta) <= _LOOK or block[reading.OPENED]:
+        block, known = tail.block, tail.settled
+        if known < tail.tokens or tail.size - tail.at < _LOOK or block[reading.OPENED]:
             return known
+        theta = tail.theta
         memory = block[reading.LEFT : reading.LEFT + MEMORY]
         state, at, last, before, *registers = memory.tolist()
         position = Position(state, at, last, before, tuple(registers))

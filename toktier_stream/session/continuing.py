@@ -14,7 +14,7 @@ from toktier_stream.session.kernels import count_characters, kernel, replace_suf
 from toktier_stream.session.spliced import Splice, View
 from toktier_stream.wire.messages import Evidence, Route
 
-_AT, _TOKENS, _BEGUN = reading.AT, reading.TOKENS, reading.BEGUN
+_AT, _TOKENS, _BEGUN, _SETTLED = reading.AT, reading.TOKENS, reading.BEGUN, reading.SETTLED
 
 
 class Grown(NamedTuple):
@@ -46,7 +46,8 @@ def read_on(
         return None
     whole = before + text
     (
-        done, keep, begin, again, chars, value, start, tokens, begun, shortened, block, end,
+        done, keep, begin, again, chars, value, start, tokens, begun, settled,
+        shortened, block, end,
     ) = _read_on(
         np.frombuffer(whole, np.uint8), low, first, view.ids, view.lengths, len(before), begins,
         digest, old.block, tail.LONG, follower.margin, follower.plan,
@@ -66,7 +67,7 @@ def read_on(
         first + keep, ids[keep:], lengths[keep:], 0, low + begin, size, memoryview(whole)[begin:],
         Route.STREAM, evidence, value, chars, View(low, first, ids, lengths, whole),
     )  # fmt: skip
-    grown = Tail(size + len(text), first + len(ids), start, tokens, begun, block)
+    grown = Tail(size + len(text), first + len(ids), start, tokens, begun, settled, block)
     return Grown(splice, grown, shortened)
 
 
@@ -82,7 +83,7 @@ def _read_on(
     shortened; its block; and ids and lengths of all tokens, uint32[2, n].
     """
     nothing = np.empty((2, 0), np.uint32)
-    left_over = (False, 0, 0, 0, 0, np.uint64(0), 0, 0, 0, False, block, nothing)
+    left_over = (False, 0, 0, 0, 0, np.uint64(0), 0, 0, 0, 0, False, block, nothing)
     first, piece = block[_TOKENS] - token, block[_AT] - byte
     if first < 0 or piece < 0 or first > len(old_ids) or piece > room:
         return left_over
@@ -102,5 +103,5 @@ def _read_on(
     again = count_characters(whole[room - again : room])
     return (
         True, keep, piece + common_bytes, again, chars, value, new[_AT], new[_TOKENS], new[_BEGUN],
-        shortened, new, end,
+        new[_SETTLED], shortened, new, end,
     )  # fmt: skip
