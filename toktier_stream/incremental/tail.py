@@ -58,8 +58,8 @@ _LOOK: Final = 48
 class Tail(NamedTuple):
     """The end of one text of ``size`` bytes and ``total`` tokens. The open piece begins at byte
     ``at``, behind ``tokens`` tokens; ``begun`` is where it began before any part of it was let go.
-    No continuation changes the first ``settled`` tokens. ``block``: int64, see :data:`reading.HEAD`;
-    nobody writes to it."""
+    No continuation changes the first ``settled`` tokens. ``block``: int64, see
+    :data:`reading.HEAD`; nobody writes to it."""
 
     size: int
     total: int
