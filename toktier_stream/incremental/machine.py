@@ -34,7 +34,9 @@ _STATE_SHIFT: Final = np.uint64(7)
 _STATE_WORD: Final = np.uint64(1)
 _IN_ROW: Final = np.uint64(127)
 _RUN: Final = 8
-"""Bytes that are looked at at once, to see whether they change nothing."""
+"""Bytes that are looked at at once, to see whether they change nothing: after so many that did
+not."""
+_STREAK: Final = 16
 
 
 class Wired(NamedTuple):
@@ -179,7 +181,7 @@ def run(
     done = at >= stop and not ends
     while not done:
         # Most characters are ASCII and have no program, or start a piece.
-        begin, now = at, np.uint64(state)
+        begin, now, streak = at, np.uint64(state), 0
         while at < plain and text[at] < _ASCII:
             found = short[now << _STATE_SHIFT | np.uint64(text[at])]
             if found == _LONGER:
@@ -187,18 +189,20 @@ def run(
             # Whether one starts is a matter of chance where there are no words: no branch.
             starts[count] = at
             count += int(found & _STARTS)
-            stays = np.uint64(found) == now << _STATE_WORD
+            streak = streak + 1 if np.uint64(found) == now << _STATE_WORD else 0
             now = np.uint64(found >> _NEXT)
             at += 1
-            while stays and at + _RUN <= plain:
+            while streak >= _STREAK and at + _RUN <= plain:
                 # Nothing begins or changes: then no step waits for the one before it.
                 same = np.uint32(0)
                 for i in range(_RUN):
                     byte = np.uint64(text[at + i])
                     same |= np.uint32(byte >> _STATE_SHIFT)
                     same |= short[now << _STATE_SHIFT | byte & _IN_ROW] ^ found
-                stays = same == 0
-                at += _RUN if stays else 0
+                if same != 0:
+                    streak = 0
+                else:
+                    at += _RUN
         if at > begin:
             state = np.int64(now)
             before = last if at == begin + 1 else np.int64(at - 2)
