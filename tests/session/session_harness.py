@@ -121,7 +121,7 @@ def family(
 def make_small(patch: pytest.MonkeyPatch, kept: int = 2) -> None:
     """Pages of about 70 bytes, nodes of 4 children, ``kept`` lines of them in the header at most,
     windows of 8 characters."""
-    patch.setattr(page, "_ROOM", 60)
+    patch.setattr(page, "ROOM", 60)
     patch.setattr(paged, "PAGE_BYTES", 70)
     patch.setattr(end, "LEAST", 16)
     patch.setattr(end, "MOST", 120)

@@ -82,7 +82,7 @@ def test_an_end_is_written_as_it_is_cut(
     byte = sum(lengths[:token])
     rest = Content(whole.ids[token:], whole.lengths[token:], whole.text[byte:])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "_ROOM", room)
+        patch.setattr(page, "ROOM", room)
         written = page.write_end(*whole, token, byte, least)
         wanted = list(cut(*rest, even=False))
     if max(rest.lengths.tolist(), default=0) > room // 2 or any(

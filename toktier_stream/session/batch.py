@@ -13,12 +13,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Protocol
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.session import header as headers
 from toktier_stream.session.page import Page
 from toktier_stream.session.record import Session
+from toktier_stream.session.sealing import Scratch
 from toktier_stream.session.tree import Node
 
 SESSION: Final = b"S"
@@ -28,6 +29,7 @@ KEY_BYTES: Final = 16
 Changes = list[tuple[bytes, bytes | None]]
 
 
+@lru_cache(maxsize=1 << 13)
 def session_key(session_id: bytes) -> bytes:
     """The fixed-size name under which a session's pages are kept."""
     return hashlib.blake2b(session_id, digest_size=KEY_BYTES).digest()
@@ -40,6 +42,8 @@ def page_key(key: bytes, number: int) -> bytes:
 
 class Base(Protocol):
     """What a batch reads: the committed state."""
+
+    scratch: Scratch
 
     def load(self, session_id: bytes) -> Session | None:
         """A session to change freely, or None. Raises ``STORE_CORRUPT``."""
@@ -152,7 +156,7 @@ class Batch:
             elif session.changed:
                 changes, written = len(out.changes), len(out.written)
                 try:
-                    self._seal_session(session, session_key(session_id), out)
+                    self._seal_session(session, out)
                     out.sessions[session_id] = session
                 except ToktierError as error:
                     if error.code is not Code.STORE_CORRUPT:
@@ -172,12 +176,12 @@ class Batch:
             out.changes.append((SESSION + session_id, None))
         out.sessions[session_id] = None
 
-    @staticmethod
-    def _seal_session(session: Session, key: bytes, out: Sealed) -> None:
-        prefix = PAGE + key
+    def _seal_session(self, session: Session, out: Sealed) -> None:
+        session_id, changes = session.session_id, out.changes
 
         def put(number: int, data: bytes | None) -> None:
-            out.changes.append((prefix + number.to_bytes(4, "big"), data))
+            changes.append((page_key(session_key(session_id), number), data))
 
-        out.written.extend(session.unsaved(put))
-        out.changes.append((SESSION + session.session_id, headers.encode(session.header())))
+        record, written = session.seal(self._base.scratch, put)
+        out.written.extend(written)
+        changes.append((SESSION + session_id, record))

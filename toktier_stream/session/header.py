@@ -29,12 +29,21 @@ _CLOSED: Final = 2
 # and those of giant pieces | settled | bytes of the last page | since version 5: of the lines
 _FIXED_4: Final = struct.Struct("<BBBBQQQQQqIHHHBBQI")
 _FIXED: Final = struct.Struct("<BBBBQQQQQqIHHHBBQIH")
-_STEP: Final = struct.Struct("<IIIII")
+STEP: Final = struct.Struct("<IIIII")
 _RECENT: Final = struct.Struct("<QQQ")
 _MARK: Final = struct.Struct("<QQ?Q")
 _OPEN: Final = struct.Struct("<QQQ?HI")
-_CRC: Final = struct.Struct("<I")
+CRC: Final = struct.Struct("<I")
 _TOUCHED_AT: Final = 4 + 5 * 8
+
+# What sealing.py changes in a record: where it stands.
+STEPS_COUNT_AT: Final = 2
+TOKENS_AT: Final = 12
+BYTES_AT: Final = 20
+NEXT_NUMBER_AT: Final = 52
+TAIL_SIZE_AT: Final = 72
+LINES_SIZE_AT: Final = 76
+STEPS_AT: Final = _FIXED.size
 
 
 class Header(NamedTuple):
@@ -71,31 +80,48 @@ def encode(header: Header) -> bytes:
         session_id, fingerprint, tokenizer, revision, tokens, size, chars, digest, touched,
         quarantined, closed, recent, next_number, spine, marks, opened, settled, lines, tail,
     ) = header  # fmt: skip
-    names = (fingerprint.encode(), tokenizer.encode(), session_id)
-    fixed = _FIXED.pack(
-        _VERSION, _QUARANTINED * quarantined | _CLOSED * closed, len(spine), len(recent),
-        revision, tokens, size, chars, digest, touched, next_number, *map(len, names),
-        len(marks), len(opened), settled, len(tail), len(lines),
-    )  # fmt: skip
     # A table in one call; the module has the last formats ready.
+    steps = struct.pack(f"<{5 * len(spine)}I", *chain.from_iterable(spine))
+    data = front(
+        session_id, fingerprint, tokenizer, revision, tokens, size, chars, digest, touched,
+        quarantined, closed, recent, next_number, steps, marks, opened, settled, lines, len(tail),
+    ) + tail  # fmt: skip
+    return data + CRC.pack(zlib.crc32(data))
+
+
+def front(
+    session_id: bytes, fingerprint: str, tokenizer: str, revision: int, tokens: int, size: int,
+    chars: int, digest: int, touched: int, quarantined: bool, closed: bool,
+    recent: tuple[tuple[int, int, int], ...], next_number: int, steps: bytes,
+    marks: tuple[Settled, ...], opened: tuple[Mark, ...], settled: int, lines: Lines,
+    tail_size: int,
+) -> bytes:  # fmt: skip
+    """What a header's record has before the last page's. As in :class:`Header`; ``steps``: the
+    spine as it is in the record, ``tail_size``: bytes of the last page's record."""
+    names = (fingerprint.encode(), tokenizer.encode(), session_id)
     parts = [
-        fixed,
-        struct.pack(f"<{5 * len(spine)}I", *chain.from_iterable(spine)),
-        struct.pack(f"<{3 * len(recent)}Q", *chain.from_iterable(recent)),
-    ]
+        _FIXED.pack(
+            _VERSION, _QUARANTINED * quarantined | _CLOSED * closed, len(steps) // STEP.size,
+            len(recent), revision, tokens, size, chars, digest, touched, next_number,
+            len(names[0]), len(names[1]), len(session_id), len(marks), len(opened), settled,
+            tail_size, len(lines),
+        ),
+        steps,
+    ]  # fmt: skip
+    if recent:
+        parts.append(struct.pack(f"<{3 * len(recent)}Q", *chain.from_iterable(recent)))
     if marks or opened:
         parts += [_MARK.pack(m.size, m.tokens, m.inside, m.since) for m in marks]
         parts += [_OPEN.pack(*mark) for mark in opened]
     parts += names
-    parts += (lines, tail)
-    data = b"".join(parts)
-    return data + _CRC.pack(zlib.crc32(data))
+    parts.append(lines)
+    return b"".join(parts)
 
 
 def decode(data: bytes, session_id: bytes) -> Header:
     """The inverse of :func:`encode`. Raises ``STORE_CORRUPT``, also for another id's header."""
-    body = data[: -_CRC.size]
-    if len(body) < _FIXED_4.size or _CRC.pack(zlib.crc32(body)) != data[-_CRC.size :]:
+    body = data[: -CRC.size]
+    if len(body) < _FIXED_4.size or CRC.pack(zlib.crc32(body)) != data[-CRC.size :]:
         raise ToktierError(Code.STORE_CORRUPT, "a session header fails its checksum")
     (
         version, flags, steps, remembered, revision, tokens, size, chars, digest, touched_ms,
@@ -106,7 +132,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
         at, lines = _FIXED_4.size, 0
     elif version != _VERSION:
         raise ToktierError(Code.STORE_CORRUPT, f"a session header of format {version}")
-    recent_at = at + steps * _STEP.size
+    recent_at = at + steps * STEP.size
     marks_at = recent_at + remembered * _RECENT.size
     open_at = marks_at + marks * _MARK.size
     strings_at = open_at + opened * _OPEN.size
@@ -130,7 +156,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
         closed=bool(flags & _CLOSED),
         recent=tuple(_RECENT.iter_unpack(body[recent_at:marks_at])),
         next_number=next_number,
-        spine=tuple(Spine(*step) for step in _STEP.iter_unpack(body[at:recent_at])),
+        spine=tuple(Spine(*step) for step in STEP.iter_unpack(body[at:recent_at])),
         marks=tuple(Settled(*mark) for mark in _MARK.iter_unpack(body[marks_at:open_at])),
         open=tuple(Mark(*mark) for mark in _OPEN.iter_unpack(body[open_at:strings_at])),
         settled=settled,

@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 
 from toktier_stream.incremental.jit import source_hash
 from toktier_stream.tokenizer import jit
+from toktier_stream.tokenizer.jit import address_of, load_text
 from toktier_stream.wire import digest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,7 +31,7 @@ Ids = npt.NDArray[np.uint32]
 def _source_hash() -> str:
     """A hash over all kernels of this room, and those of the rooms below."""
     found = hashlib.sha256(source_hash().encode())
-    for name in ("kernels.py", "packing.py", "appending.py", "continuing.py"):
+    for name in ("kernels.py", "packing.py", "sealing.py", "appending.py", "continuing.py"):
         found.update((Path(__file__).parent / name).read_bytes())
     return found.hexdigest()[:24]
 
@@ -46,6 +47,10 @@ _INVERSE: Final = np.uint64(pow(digest.BASE, -1, digest.PRIME))
 _ONE: Final = np.uint64(1)
 _ZERO: Final = np.uint64(0)
 _S61: Final = np.uint64(61)
+_SIX: Final = np.uint64(6)
+_SEVEN: Final = np.uint64(7)
+_TOP_BYTE: Final = np.uint64(56)
+_ONES: Final = np.uint64(0x0101_0101_0101_0101)
 
 
 def _multiplied(context: Any, a: Any, b: Any) -> Any:
@@ -348,10 +353,15 @@ def match_end(
 @kernel
 def count_characters(text: Any) -> Any:
     """Characters of UTF-8 bytes: those that are not continuation bytes."""
-    count = 0
-    for i in range(text.shape[0]):
-        if text[i] & 0xC0 != 0x80:
-            count += 1
+    n = text.shape[0]
+    at = address_of(text)
+    inside = _ZERO
+    for i in range(n // 8):
+        word = load_text(at, 8 * i)
+        inside += ((word >> _SEVEN & ~(word >> _SIX) & _ONES) * _ONES) >> _TOP_BYTE
+    count = n - np.int64(inside)
+    for i in range(n - n % 8, n):
+        count -= text[i] & 0xC0 == 0x80
     return count
 
 

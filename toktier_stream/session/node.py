@@ -20,7 +20,17 @@ from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import kernels
 from toktier_stream.session.page import Page, Reader
 
-__all__ = ["Lines", "Node", "Numbers", "Spine", "closed", "fold", "from_spine", "line"]
+__all__ = [
+    "Lines",
+    "Node",
+    "Numbers",
+    "Spine",
+    "closed",
+    "fold",
+    "from_spine",
+    "line",
+    "node_record",
+]
 
 NODE_KIND: Final = 2
 _HEAD: Final = struct.Struct("<BBH")
@@ -188,6 +198,17 @@ class Node:
         return self._kids or ()
 
     @property
+    def listed(self) -> bytes | None:
+        """The lines in an open node's record, if they were read."""
+        if self._lines is None:
+            return None if self.crc else b""
+        return self._lines[: len(self._lines) - len(self.more)]
+
+    def knows(self, listed: bytes | None) -> None:
+        """The lines in this open node's record were read before."""
+        self._lines = None if listed is None else listed + self.more
+
+    @property
     def held(self) -> int:
         """About how many bytes of memory the node takes, its children's contents not counted."""
         size = 200
@@ -276,7 +297,7 @@ class Node:
             self.spare, self.more = spare, lines[len(lines) - spare * LINE :]
             return None
         self.spare, self.more = 0, b""
-        data = _record(self.level, lines)
+        data = node_record(self.level, lines)
         self.crc = zlib.crc32(data)
         return data
 
@@ -299,7 +320,7 @@ class Node:
                 self.crc = 0
             return not fits, None
         self.spare, self.more = 0, b""
-        data = _record(self.level, lines)
+        data = node_record(self.level, lines)
         self.crc = zlib.crc32(data)
         return True, data
 
@@ -317,14 +338,15 @@ def line(number: int, crc: int, tokens: int, size: int, chars: int, digest: int)
 
 def closed(level: int, number: int, lines: Lines) -> tuple[Lines, bytes]:
     """A node that lists all its children: its own line, and its record."""
-    data = _record(level, lines)
+    data = node_record(level, lines)
     table = np.frombuffer(lines, dtype=_COLUMNS)
     tokens, size, chars = (int(table[name].sum()) for name in ("tokens", "bytes", "chars"))
     digest = kernels.fold(table["tokens"].astype(np.int64), table["digest"].astype(np.uint64))
     return line(number, zlib.crc32(data), tokens, size, chars, digest), data
 
 
-def _record(level: int, lines: bytes) -> bytes:
+def node_record(level: int, lines: bytes) -> bytes:
+    """A node's record, from what it says of the children."""
     return _HEAD.pack(NODE_KIND, level, len(lines) // _ROW.size) + lines
 
 

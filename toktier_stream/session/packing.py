@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from toktier_stream.session.kernels import count_characters, extend_kernel, kernel
+from toktier_stream.tokenizer.jit import address_of, load_text, load_u32, store_text
 
 LENGTH_BITS: Final = 4
 """Bits of a token's length; one that does not fit is escaped."""
@@ -23,8 +24,11 @@ may change. What stands left of them is rarely written again."""
 _ZERO: Final = np.uint64(0)
 _BYTE: Final = np.uint64(0xFF)
 _EIGHT: Final = np.uint64(8)
-_WORD: Final = np.uint64(0xFFFF_FFFF)
-_32: Final = np.uint64(32)
+_LONG: Final = np.uint64(LONG)
+_STRIDE: Final = 16
+_THREE: Final = np.uint64(3)
+_SEVEN: Final = np.uint64(7)
+_WHOLE: Final = np.uint64(0xF8)
 
 
 @kernel
@@ -103,6 +107,7 @@ def page_cuts(lengths: Any, per_token: Any, target: Any, limit: Any) -> Any:
 def full_cuts(lengths: Any, per_token: Any, limit: Any) -> Any:
     """:func:`page_cuts` with ``limit`` for a target, and room for one more page."""
     n = lengths.shape[0]
+    sizes = address_of(lengths)
     most = 2
     out = np.empty((most, 2), dtype=np.int64)
     pages = 0
@@ -112,8 +117,22 @@ def full_cuts(lengths: Any, per_token: Any, limit: Any) -> Any:
         i = start
         size: Any = begin
         cost: Any = 0
+        # Many at once, as long as they do not reach the limit.
+        while i + _STRIDE <= n:
+            some: Any = 0
+            long: Any = 0
+            for k in range(_STRIDE):
+                length = np.int64(load_u32(sizes, i + k))
+                some += length
+                long += length >= LONG
+            more_cost = 8 * some + _STRIDE * per_token + 32 * long
+            if cost + more_cost >= limit:
+                break
+            cost += more_cost
+            size += some
+            i += _STRIDE
         while i < n and cost < limit:
-            length = np.int64(lengths[i])
+            length = np.int64(load_u32(sizes, i))
             size += length
             cost += 8 * length + per_token + 32 * (length >= LONG)
             i += 1
@@ -176,9 +195,10 @@ def end_cuts(lengths: Any, per_token: Any, limit: Any) -> Any:
         begin = out[pages - 2, 1]
     if pages > 0:
         end = out[pages - 1, 1]
-    cost = rest_cost + 8 * (end - begin)
+    cost = rest_cost + 8 * (end - begin) + per_token * (last - start)
+    sizes = address_of(lengths)
     for i in range(start, last):
-        cost += per_token + 32 * (lengths[i] >= LONG)
+        cost += 32 * (load_u32(sizes, i) >= LONG)
     if pages > 0 and 4 * cost < 3 * limit:
         pages -= 1
     out[pages, 0] = n
@@ -197,49 +217,32 @@ def pack(ids: Any, lengths: Any, out: Any) -> Any:
     for i in range(n):
         largest = max(largest, ids[i])
     bits = bits_of(np.int64(largest))
-    shift = np.uint64(bits)
-    width = bits + LENGTH_BITS
-    at = (n * width + 7) // 8
-    words = np.empty(at // 4 + 1, dtype=np.uint32)
-    waiting = _ZERO
-    have = 0  # bits that wait, below 32
-    word = 0
+    shift, width = np.uint64(bits), np.uint64(bits + LENGTH_BITS)
+    values, sizes, target = address_of(ids), address_of(lengths), address_of(out)
+    waiting, have, at = _ZERO, _ZERO, _ZERO  # ``have``: bits that wait, below 8
     escapes = 0
     for i in range(n):
-        code = np.uint64(lengths[i])
-        if code >= LONG:
-            code = np.uint64(LONG)
+        size = np.uint64(load_u32(sizes, i))
+        code = size
+        if size >= _LONG:
+            code = _LONG
             escapes += 1
-        waiting |= np.uint64(ids[i]) << np.uint64(have)
-        if bits > 28:
-            have += bits
-            if have >= 32:
-                words[word] = waiting & _WORD
-                waiting >>= _32
-                have -= 32
-                word += 1
-            waiting |= code << np.uint64(have)
-            have += LENGTH_BITS
-        else:
-            waiting |= code << (np.uint64(have) + shift)
-            have += width
-        if have >= 32:
-            words[word] = waiting & _WORD
-            waiting >>= _32
-            have -= 32
-            word += 1
-    if have > 0:
-        words[word] = waiting & _WORD
-    out[:at] = words.view(np.uint8)[:at]
+        waiting |= (np.uint64(load_u32(values, i)) | code << shift) << have
+        store_text(target, at, waiting)
+        have += width
+        waiting >>= have & _WHOLE
+        at += have >> _THREE
+        have &= _SEVEN
+    end: Any = np.int64(at) + (have > _ZERO)
     if escapes > 0:
         for i in range(n):
             value = np.uint64(lengths[i])
             if value >= LONG:
                 for _ in range(4):
-                    out[at] = value & _BYTE
+                    out[end] = value & _BYTE
                     value >>= _EIGHT
-                    at += 1
-    return at, bits, escapes
+                    end += 1
+    return end, bits, escapes
 
 
 @kernel
@@ -281,6 +284,67 @@ def unpack(data: Any, bits: Any, escapes: Any, ids: Any, lengths: Any) -> Any:
 
 
 @kernel
+def copy(source: Any, start: Any, end: Any, target: Any, at: Any) -> Any:
+    """The bytes ``[start, end)`` of one array to another one's byte ``at``; they do not overlap."""
+    size = end - start
+    if size < 8:
+        for i in range(size):
+            target[at + i] = source[start + i]
+        return
+    left = address_of(source) + np.uint64(start)
+    right = address_of(target) + np.uint64(at)
+    for i in range(size // 8):
+        store_text(right, 8 * i, load_text(left, 8 * i))
+    store_text(right, size - 8, load_text(left, size - 8))
+
+
+@kernel
+def write_page(ids: Any, lengths: Any, text: Any, room: Any, out: Any, at: Any) -> Any:
+    """Write the record of a page to byte ``at``. Returns where it ends; -1 if ``out`` is too small
+    or more than ``room`` bytes besides its head come of it."""
+    n, size = ids.shape[0], text.shape[0]
+    if at + HEAD + 9 * n + size > out.shape[0] or n > 0xFFFF:
+        return -1
+    packed, bits, escapes = pack(ids, lengths, out[at + HEAD :])
+    if packed + size > room:
+        return -1
+    out[at] = 3
+    out[at + 1] = bits
+    out[at + 2] = n & 0xFF
+    out[at + 3] = n >> 8
+    out[at + 4] = escapes & 0xFF
+    out[at + 5] = escapes >> 8
+    value = size
+    for i in range(4):
+        out[at + 6 + i] = value & 0xFF
+        value >>= 8
+    at += HEAD + packed
+    copy(text, 0, size, out, at)
+    return at + size
+
+
+@kernel
+def cuts_of(ids: Any, lengths: Any, size: Any, room: Any) -> Any:
+    """Where :func:`end_cuts` cuts these tokens over ``size`` bytes of text; no cuts where some
+    token is too long for it, or the lengths do not sum to that."""
+    total, longest, bits = measure(ids, lengths)
+    cuts = end_cuts(lengths, bits + LENGTH_BITS, 8 * room)
+    return cuts if total == size and longest <= room // 2 else cuts[:0]
+
+
+@kernel
+def place_of(lengths: Any, token: Any, byte: Any, rest: Any, least: Any) -> Any:
+    """The last token, ``token`` at ``byte`` or one left of it, from which on there are ``least``
+    bytes (``rest`` of them from ``token`` on) or all; and its byte."""
+    while token > 0 and (rest < least or lengths[token - 1] == 0):
+        token -= 1
+        length = np.int64(lengths[token])
+        byte -= length
+        rest += length
+    return token, byte
+
+
+@kernel
 def paginate(
     ids: Any, lengths: Any, text: Any, token: Any, byte: Any, room: Any, least: Any, out: Any,
     table: Any,
@@ -295,56 +359,27 @@ def paginate(
     if there is no such cut, or no room in ``out`` or ``table``, or the lengths do not sum to the
     text's.
     """
-    all_lengths, all_bytes = lengths, text.shape[0]
-    lengths = lengths[token:]
-    ids = ids[token:]
-    text = text[byte:]
-    total, longest, bits = measure(ids, lengths)
-    if total != text.shape[0] or longest > room // 2:
-        return -1
-    cuts = end_cuts(lengths, bits + LENGTH_BITS, 8 * room)
+    cuts = cuts_of(ids[token:], lengths[token:], text.shape[0] - byte, room)
     pages = cuts.shape[0]
-    if pages >= table.shape[0]:
+    if pages >= table.shape[0] or (pages == 0 and (token < ids.shape[0] or byte < text.shape[0])):
         return -1
     at = 0
-    first = 0
-    start: Any = 0
+    first, start = token, byte
     for k in range(pages):
-        last, end = cuts[k, 0], cuts[k, 1]
-        n = last - first
-        if at + HEAD + 9 * n + end - start > out.shape[0]:
+        last, end = token + cuts[k, 0], byte + cuts[k, 1]
+        stop = write_page(ids[first:last], lengths[first:last], text[start:end], room, out, at)
+        if stop < 0:
             return -1
-        size, bits, escapes = pack(ids[first:last], lengths[first:last], out[at + HEAD :])
-        if size + end - start > room or n > 0xFFFF:
-            return -1
-        table[k, 0] = n
+        table[k, 0] = last - first
         table[k, 1] = end - start
         table[k, 2] = count_characters(text[start:end])
         table[k, 3] = 0
         if k < pages - 1:
             table[k, 3] = extend_kernel(_ZERO, ids[first:last])
-        table[k, 4] = at
-        out[at] = 3
-        out[at + 1] = bits
-        out[at + 2] = n & 0xFF
-        out[at + 3] = n >> 8
-        out[at + 4] = escapes & 0xFF
-        out[at + 5] = escapes >> 8
-        value = end - start
-        for i in range(4):
-            out[at + 6 + i] = value & 0xFF
-            value >>= 8
-        at += HEAD + size
-        out[at : at + end - start] = text[start:end]
-        at += end - start
-        table[k, 5] = at
+        table[k, 4], table[k, 5] = at, stop
+        at = stop
         if k < pages - 1:
             first, start = last, end
-    token += first
-    byte += start
-    while token > 0 and (all_bytes - byte < least or all_lengths[token - 1] == 0):
-        token -= 1
-        byte -= np.int64(all_lengths[token])
-    table[pages, 0] = token
-    table[pages, 1] = byte
+    token, byte = place_of(lengths, first, start, text.shape[0] - start, least)
+    table[pages, 0], table[pages, 1] = token, byte
     return pages

@@ -37,7 +37,7 @@ PAGE_BYTES: Final = 4080
 
 PAGE_KIND: Final = 3
 _HEAD: Final = struct.Struct("<BBHHI")
-_ROOM: Final = PAGE_BYTES - _HEAD.size
+ROOM: Final = PAGE_BYTES - _HEAD.size
 _NONE: Final = np.zeros(0, dtype=np.uint32)
 
 
@@ -182,11 +182,11 @@ def write_end(
     None where some token covers more text than goes into a page by itself, or the lengths do not
     sum to the text's length (then :func:`cut` says so)."""
     n, size = len(ids) - token, len(text) - byte
-    rough = 2 * (5 * n + size) // _ROOM + 4
+    rough = 2 * (5 * n + size) // ROOM + 4
     out = np.empty(9 * n + size + 16 * rough, dtype=np.uint8)
     table = np.empty((rough, 6), dtype=np.uint64)
     count = packing.paginate(
-        ids, lengths, np.frombuffer(text, np.uint8), token, byte, _ROOM, least, out, table
+        ids, lengths, np.frombuffer(text, np.uint8), token, byte, ROOM, least, out, table
     )
     if count < 0:
         return None
@@ -244,7 +244,7 @@ def cut(ids: Ids, lengths: Ids, text: bytes, *, even: bool) -> Iterator[Content]
     total, longest, bits = packing.measure(ids, lengths)
     if total != len(text):
         raise ValueError(f"lengths sum to {total}, not to {len(text)}")
-    per_token, room = bits + packing.LENGTH_BITS, 8 * _ROOM
+    per_token, room = bits + packing.LENGTH_BITS, 8 * ROOM
     size = n * per_token + 8 * total
     if even and size <= room and longest < packing.LONG:
         yield Content(ids, lengths, text)
@@ -258,10 +258,10 @@ def cut(ids: Ids, lengths: Ids, text: bytes, *, even: bool) -> Iterator[Content]
     at = 0
     for last, end in cuts.tolist():
         page_lengths = lengths[first:last].copy()
-        if last - first < 64 and end - at > _ROOM // 2:
+        if last - first < 64 and end - at > ROOM // 2:
             # Maybe one token with more text than a page holds.
             escapes = int((page_lengths >= packing.LONG).sum())
-            excess = end - at - (_ROOM - ((last - first) * per_token + 7) // 8 - 4 * escapes)
+            excess = end - at - (ROOM - ((last - first) * per_token + 7) // 8 - 4 * escapes)
             widest = int(page_lengths.argmax())
             if excess > 0 and page_lengths[widest] > excess and not page_lengths[:widest].any():
                 yield from _bare(text[at : at + excess])
@@ -272,5 +272,5 @@ def cut(ids: Ids, lengths: Ids, text: bytes, *, even: bool) -> Iterator[Content]
 
 
 def _bare(text: bytes) -> Iterator[Content]:
-    for at in range(0, len(text), _ROOM):
-        yield Content(_NONE, _NONE, text[at : at + _ROOM])
+    for at in range(0, len(text), ROOM):
+        yield Content(_NONE, _NONE, text[at : at + ROOM])

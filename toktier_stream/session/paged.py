@@ -13,7 +13,7 @@ import numpy as np
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import end as ends
-from toktier_stream.session import kernels, lookup, tree
+from toktier_stream.session import kernels, lookup, sealing, tree
 from toktier_stream.session.page import (
     PAGE_BYTES,
     Content,
@@ -36,7 +36,7 @@ _UNKNOWN: Final = np.uint32(0xFFFF_FFFF)
 class Paged:
     """See the module. Belongs to one session object."""
 
-    __slots__ = ("_kept", "_numbers", "_read", "_reader", "_root", "_saved")
+    __slots__ = ("_kept", "_numbers", "_read", "_reader", "_saved", "_trail", "_tree")
 
     def __init__(
         self, spine: tuple[tree.Spine, ...], lines: tree.Lines, tail: Utf8, reader: Reader,
@@ -45,7 +45,9 @@ class Paged:
         self._reader = reader
         self._numbers = numbers
         self._read = False  # whether pages were opened that may now be forgotten
-        self._root: tree.Node | None = None
+        # The pages of a stored session are known by either; with no tree, by the way to the last.
+        self._tree: tree.Node | None = None
+        self._trail: sealing.Trail | None = None
         # The number of the page that the header has, in the store and in this version once it is
         # saved: there is no record under it.
         self._kept = self._saved = spine[-1].number if tail else -1
@@ -61,9 +63,20 @@ class Paged:
         other._reader = self._reader
         other._numbers = self._numbers.fork(floor)
         other._read = self._read
-        other._root = self._root
+        other._tree = self._tree
+        other._trail = self._trail
         other._kept = other._saved = self._saved
         return other
+
+    @property
+    def _root(self) -> tree.Node | None:
+        if self._tree is None and self._trail is not None:
+            self._tree = self._trail.root()
+        return self._tree
+
+    @_root.setter
+    def _root(self, root: tree.Node | None) -> None:
+        self._tree, self._trail = root, None
 
     @property
     def tokens(self) -> int:
@@ -267,6 +280,34 @@ class Paged:
             self._numbers = tree.Numbers(following)
         return ends.shortened(end, written[1], written[2])
 
+    def seal(
+        self, end: View, byte: int, front: Callable[[int, Utf8, Utf8], Utf8],
+        scratch: sealing.Scratch, put: Callable[[int, Utf8 | None], None],
+    ) -> tuple[Utf8, View] | None:  # fmt: skip
+        """:meth:`store_end` in the usual case; returns the header's record, too. ``front`` makes
+        that of the header: from the next number, the way to the last page and the lines."""
+        trail, numbers = self._trail, self._numbers
+        if trail is None or not numbers.clean:
+            return None
+        first = numbers.first
+        sealed = sealing.seal(
+            trail, front(numbers.next, trail.steps, trail.more), end, byte, first, scratch, put
+        )
+        if sealed is None:
+            return None
+        self._tree, self._trail = None, sealed.trail
+        if sealed.closed:
+            self._saved = sealed.trail.number
+            self._numbers = tree.Numbers(self._saved + 1)
+        return sealed.trail.record, ends.shortened(end, sealed.token, sealed.byte)
+
+    def sealed(self, record: Utf8) -> None:
+        """The session was stored with this header, by :meth:`unsaved`."""
+        if self._tree is not None and self._saved >= 0:
+            path = tree.way(self._tree, self._reader)
+            last = tree.last_page(path, self._reader)
+            self._trail = sealing.Trail.of(record, path, last)
+
     def _unused(self, number: int) -> bool:
         """Whether the store has no record under the number of a page that it does not have."""
         return number == self._kept or number >= self._numbers.stored_below
@@ -391,7 +432,10 @@ class Paged:
     def settle(self, *, opened: bool) -> int:
         """After storing: forget all pages. Returns bytes of memory still held. ``opened``: another
         version may have opened pages that this one shares."""
+        if self._trail is not None:
+            self._tree = None
+            return self._trail.held
         if opened or self._read:
-            tree.trim(self._root)
+            tree.trim(self._tree)
             self._read = False
-        return tree.footprint(self._root)
+        return tree.footprint(self._tree)

@@ -14,7 +14,8 @@ import numpy as np
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.incremental.families import OnePieceEncoder
 from toktier_stream.session import end as ends
-from toktier_stream.session import giant, growing, kernels, settled, stream, tree
+from toktier_stream.session import giant, growing, kernels, sealing, settled, stream, tree
+from toktier_stream.session import header as headers
 from toktier_stream.session.header import Header
 from toktier_stream.session.page import Page, Reader, Utf8
 from toktier_stream.session.paged import Paged
@@ -270,6 +271,30 @@ class Session:
             self.bytes, self.chars, self.digest, self.touched_ms, self.quarantined, self.closed,
             self.recent, self._paged.next_number, spine, self._marks, self._open, self.settled,
             lines, tail,
+        )  # fmt: skip
+
+    def seal(
+        self, scratch: sealing.Scratch, put: Callable[[int, Utf8 | None], None]
+    ) -> tuple[Utf8, list[Page | tree.Node]]:
+        """The header's record, once every other changed record was handed to ``put``, as
+        :meth:`unsaved` does; and the objects to mark ``stored`` once that is so."""
+        stale, held = self._stale, self._end
+        if stale is not None and held is not None:
+            found = self._paged.seal(held, stale.byte, self._front, scratch, put)
+            if found is not None:
+                record, self._end = found
+                self._stale = None
+                return record, []
+        written = self.unsaved(put)
+        record = headers.encode(self.header())
+        self._paged.sealed(record)
+        return record, written
+
+    def _front(self, next_number: int, steps: Utf8, lines: tree.Lines) -> Utf8:
+        return headers.front(
+            self.session_id, self.fingerprint, self.tokenizer, self.revision, self.tokens,
+            self.bytes, self.chars, self.digest, self.touched_ms, self.quarantined, self.closed,
+            self.recent, next_number, steps, self._marks, self._open, self.settled, lines, 0,
         )  # fmt: skip
 
     def unsaved(self, put: Callable[[int, Utf8 | None], None]) -> list[Page | tree.Node]:

@@ -55,6 +55,7 @@ from toktier_stream.session.header import Header
 from toktier_stream.session.orphans import Orphans
 from toktier_stream.session.reader import SessionReader, record_name, record_names
 from toktier_stream.session.record import Session
+from toktier_stream.session.sealing import Scratch
 from toktier_stream.session.tree import Numbers
 
 __all__ = ["Batch", "CheckReport", "Stat", "Store"]
@@ -116,6 +117,7 @@ class Store:
         self._hits = self._misses = 0
         self._batch: Batch | None = None
         self._orphans = Orphans()
+        self.scratch = Scratch()
         with env.begin() as txn:
             self.changelog_offset = int(txn.get(b"changelog_offset", b"0", db=self._meta))
             self.source_offset = int(txn.get(b"source_offset", b"-1", db=self._meta))
