@@ -183,5 +183,5 @@ class Batch:
             changes.append((page_key(session_key(session_id), number), data))
 
         record, written = session.seal(self._base.scratch, put)
-        out.written.extend(written)
+        out.written += written
         changes.append((SESSION + session_id, record))

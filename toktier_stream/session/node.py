@@ -70,7 +70,7 @@ class Numbers:
     def __init__(self, next_number: int, free: Sequence[int] = (), floor: int = 0) -> None:
         self.next = next_number
         self.stored_below = next_number
-        self._free = sorted(free, reverse=True)
+        self._free = sorted(free, reverse=True) if free else []
         self._floor = floor
 
     @property

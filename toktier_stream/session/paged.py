@@ -289,17 +289,18 @@ class Paged:
         trail, numbers = self._trail, self._numbers
         if trail is None or not numbers.clean:
             return None
-        first = numbers.first
         sealed = sealing.seal(
-            trail, front(numbers.next, trail.steps, trail.more), end, byte, first, scratch, put
-        )
+            trail, front(numbers.next, trail.steps, trail.more), end, byte, numbers.first, scratch,
+            put,
+        )  # fmt: skip
         if sealed is None:
             return None
-        self._tree, self._trail = None, sealed.trail
-        if sealed.closed:
-            self._saved = sealed.trail.number
-            self._numbers = tree.Numbers(self._saved + 1)
-        return sealed.trail.record, ends.shortened(end, sealed.token, sealed.byte)
+        after, rest = sealed
+        self._tree, self._trail = None, after
+        if after.number != trail.number:
+            self._saved = after.number
+            self._numbers = tree.Numbers(after.number + 1)
+        return after.record, rest
 
     def sealed(self, record: Utf8) -> None:
         """The session was stored with this header, by :meth:`unsaved`."""

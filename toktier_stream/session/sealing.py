@@ -43,6 +43,8 @@ _CRC_BYTES: Final = CRC.size
 _STEP_BYTES: Final = STEP.size
 _CRC_AT: Final = 4
 """Where a line has its checksum."""
+_WIDEST: Final = 4
+"""Bytes of a character at most."""
 _SIZES: Final = Struct("<IH")
 _NUMBER: Final = Struct("<I")
 
@@ -105,38 +107,35 @@ class Trail(NamedTuple):
     @property
     def held(self) -> int:
         """About how many bytes of memory it takes."""
-        return 400 + len(self.record) + sum([40 + len(lines) for lines in self.read if lines])
+        size = 400 + len(self.record)
+        for lines in self.read:
+            if lines:
+                size += 40 + len(lines)
+        return size
 
 
 class Scratch:
     """Room to write records in: for one thread at a time."""
 
-    __slots__ = ("out", "places", "view")
+    __slots__ = ("ends", "out", "stops", "view")
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_SCRATCH))
         self.out = np.frombuffer(self.view, dtype=np.uint8)
-        self.places = np.empty((_PAGES, 2), dtype=np.int64)
-
-
-class Sealed(NamedTuple):
-    """The way then, how many pages were closed, and from which token and byte of the end on there
-    is enough of it to go on with."""
-
-    trail: Trail
-    closed: int
-    token: int
-    byte: int
+        # Where closed pages' records end; small numbers are read faster out of the second.
+        self.stops = np.empty(_PAGES, dtype=np.int64)
+        self.ends = memoryview(self.stops.data).cast("B").cast("q")
 
 
 def seal(
     trail: Trail, front: bytes, end: View, byte: int, number: int, scratch: Scratch,
     put: Callable[[int, Utf8 | None], None],
-) -> Sealed | None:  # fmt: skip
+) -> tuple[Trail, View] | None:  # fmt: skip
     """Bring the pages of a stored session to an end of its text, of which they have all up to
     ``byte``. ``front`` is that of the header to be (header.py), with the way and the lines that it
     has now; pages are numbered from ``number`` on where one is closed. Closed pages' records are
-    handed to ``put``. None, and nothing was done, where it is not as simple as that.
+    handed to ``put``. Returns the way then, and the part of the end to go on with; None, and
+    nothing was done, where it is not as simple as that.
     """
     start, first = trail.byte, trail.token
     if not end.byte <= start <= byte or first < end.token or start >= end.byte + len(end.text):
@@ -150,19 +149,21 @@ def seal(
     most = min(tree.FAN - 1 - listed, _PAGES) if listed >= 0 else 0
     closed, spills, tail, stop, first, start, token, left = _seal(
         end.ids, end.lengths, np.frombuffer(end.text, np.uint8), first - end.token,
-        start - end.byte, page.ROOM, ends.least(end), most, tree.KEPT, number, size, scratch.out,
-        scratch.places,
+        start - end.byte, page.ROOM, ends.LEAST, most, tree.KEPT, number, size, scratch.out,
+        scratch.stops,
     )  # fmt: skip
     if closed < 0:
         return None
     lines = size - lines
     if closed:
         at = _SPILLED if spills else tail - closed * LINE
-        for low, high in scratch.places[:closed].tolist():
+        low = stop + _CRC_BYTES
+        for high in scratch.ends[:closed]:
             record = bytes(view[low:high])
             put(number, record)
             CRC.pack_into(view, at + _CRC_AT, zlib.crc32(record))
             at += LINE
+            low = high
             number += 1
         listed += closed
         last = number
@@ -178,18 +179,18 @@ def seal(
         bytes(view[: stop + _CRC_BYTES]), lines, tail, end.byte + start, end.token + first, last,
         listed, read,
     )  # fmt: skip
-    return Sealed(after, closed, token, left)
+    return after, ends.shortened(end, token, left)
 
 
 @kernel
 def _seal(
     ids: Any, lengths: Any, text: Any, token: Any, byte: Any, room: Any, least: Any, most: Any,
-    keep: Any, number: Any, size: Any, out: Any, places: Any,
+    keep: Any, number: Any, size: Any, out: Any, stops: Any,
 ) -> Any:  # fmt: skip
     """``out`` begins with the ``size`` bytes of the header's front. Lines for the pages that are
     closed, ``most`` of them, and the last page are written behind it, then the others' records:
-    ``places`` says where. Where the header would have more than ``keep`` lines, the new ones are
-    written to ``_SPILLED``, and it has none. Checksums are left out.
+    ``stops`` says where they end. Where the header would have more than ``keep`` lines, the new
+    ones are written to ``_SPILLED``, and it has none. Checksums are left out.
 
     Returns how many pages were closed (-1: not the usual case), whether lines were spilled, where
     in ``out`` the last page begins and ends, the tokens and bytes left of it, and from which token
@@ -246,8 +247,7 @@ def _seal(
         _store(out, line + 16, 4, chars)
         _store(out, line + 20, 8, extend_kernel(np.uint64(0), ids[low:high]))
         grown = grown[0] + high - low, grown[1] + high_byte - low_byte, grown[2] + chars
-        places[k, 0], places[k, 1] = at, after
-        at = after
+        stops[k] = at = after
         low, low_byte = high, high_byte
     for i in range(steps - 1):
         step = STEPS_AT + _STEP_BYTES * i
@@ -256,6 +256,8 @@ def _seal(
     whole = _number(out, STEPS_AT + 8, 4), _number(out, STEPS_AT + 12, 4)
     if whole != (_number(out, TOKENS_AT, 8), _number(out, BYTES_AT, 8)):
         return none
+    if count_characters(text[max(0, text.shape[0] - least) :]) < min(least, text.shape[0]):
+        least *= _WIDEST
     kept, left = place_of(lengths, first, start, length, least)
     return closed, spills, tail, stop, first, start, kept, left
 

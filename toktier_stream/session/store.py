@@ -305,14 +305,14 @@ class Store:
         sessions, pages, meta = self._sessions, self._pages, self._meta
         with told(self.path), self._env.begin(write=True) as txn:
             for key, value in changes:
-                kind, name = key[:1], key[1:]
+                kind = key[:1]
                 if kind == PAGE:
-                    name = record_name(key)
                     if value is None:
-                        txn.delete(name, db=pages)
+                        txn.delete(record_name(key), db=pages)
                     else:
-                        txn.put(name, value, db=pages)
+                        txn.put(record_name(key), value, db=pages)
                 elif kind == SESSION:
+                    name = key[1:]
                     if value is None:
                         txn.delete(name, db=sessions)
                     else:
@@ -334,7 +334,7 @@ class Store:
     def admit(self, changes: Changes) -> None:
         """Raises ``STORE_FULL`` for records that may not fit. There is more room than this admits,
         so that what was published can be stored, and sessions can always be removed."""
-        growth = sum(len(value) + 64 for _, value in changes if value is not None)
+        growth = sum([len(value) + 64 for _, value in changes if value is not None])
         if growth and self.used_bytes() + growth > self._map_bytes:
             raise ToktierError(Code.STORE_FULL, f"{self.path}: {self._map_bytes} bytes")
 
