@@ -19,8 +19,8 @@ from session_harness import Changelog, MadeUp, check_session, dump, make_small
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import header as headers
+from toktier_stream.session import sealing, tree
 from toktier_stream.session import store as stores
-from toktier_stream.session import tree
 from toktier_stream.session.batch import PAGE, SESSION, page_key, session_key
 from toktier_stream.session.node import LINE, NODE_KIND, Numbers
 from toktier_stream.session.paged import Paged
@@ -60,6 +60,14 @@ class Log(Changelog):
         return changes
 
 
+def slower(patch: pytest.MonkeyPatch, way: str) -> None:
+    """Leave out the compiled pass (sealing.py), and what does an append's tree at once."""
+    if way in ("by the tree", "step by step"):
+        patch.setattr(sealing, "seal", lambda *_: None)
+    if way == "step by step":
+        patch.setattr(Paged, "store_end", lambda *_: None)
+
+
 @pytest.mark.parametrize("kept", [0, 1, 2, 3, 7])
 def test_the_header_keeps_the_last_lines(tmp_path: Path, kept: int) -> None:
     """A session that grows page by page over many nodes, appended to live, read again, and stored
@@ -71,8 +79,7 @@ def test_the_header_keeps_the_last_lines(tmp_path: Path, kept: int) -> None:
         log, nodes, pages, counts = Log(), 0, 0, set()
         with Store.open(folder, map_bytes=32 << 20) as store, pytest.MonkeyPatch.context() as patch:
             make_small(patch, kept)
-            if way == "step by step":
-                patch.setattr(Paged, "store_end", lambda *_: None)
+            slower(patch, way)
             store.begin().create(b"one").reset(ENCODER, b"")
             log.commit(store)
             text = b""
@@ -99,9 +106,9 @@ def test_the_header_keeps_the_last_lines(tmp_path: Path, kept: int) -> None:
             check_session(again, ENCODER, text)
             return dump(store), nodes, pages, counts
 
-    ways = ("live", "read again", "step by step")
+    ways = ("live", "read again", "by the tree", "step by step")
     found = [lived(tmp_path / way, way) for way in ways]
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1] == found[2] == found[3]
     _, nodes, pages, counts = found[0]
     assert counts == set(range(min(kept, fan - 1) + 1))
     assert pages > 10 * fan
@@ -121,12 +128,11 @@ def test_small_ends_at_once_or_step_by_step(
 ) -> None:
     """Any appends, and truncations between them, over nodes that fill: the same records."""
 
-    def lived(folder: str, *, at_once: bool) -> tuple[object, list[set[bytes]]]:
+    def lived(folder: str, way: str) -> tuple[object, list[list[tuple[bytes, bytes | None]]]]:
         log, taken = Log(), []
         with Store.open(folder, map_bytes=16 << 20) as store, pytest.MonkeyPatch.context() as patch:
             make_small(patch, kept)
-            if not at_once:
-                patch.setattr(Paged, "store_end", lambda *_: None)
+            slower(patch, way)
             text = WORDS
             store.begin().create(b"one").reset(ENCODER, text)
             log.commit(store)
@@ -144,7 +150,7 @@ def test_small_ends_at_once_or_step_by_step(
                     at = round(where * len(text))
                     session.edit(ENCODER, at, min(at + much, len(text)), b"")
                     text = text[:at] + text[at + much :]
-                taken.append({key for key, _ in log.commit(store)})
+                taken.append(log.commit(store))
                 assert store.numbers(b"one") == stored_numbers(store, b"one")
             again = store.load(b"one")
             assert again is not None
@@ -157,8 +163,16 @@ def test_small_ends_at_once_or_step_by_step(
                 assert copy.orphans() == []
             return dump(store), taken
 
-    with TemporaryDirectory() as one, TemporaryDirectory() as other:
-        assert lived(one, at_once=True) == lived(other, at_once=False)
+    found = []
+    for way in ("at once", "by the tree", "step by step"):
+        with TemporaryDirectory() as folder:
+            found.append(lived(folder, way))
+    stored, taken = found[2]
+    assert found[0] == found[1]
+    assert found[0][0] == stored
+    assert [{key for key, _ in changes} for changes in found[0][1]] == [
+        {key for key, _ in changes} for changes in taken
+    ]
 
 
 @given(st.lists(st.sampled_from(["take", "free", "fork", "copy"]), max_size=60), st.data())

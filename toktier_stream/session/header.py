@@ -20,7 +20,7 @@ from toktier_stream.session.giant import Mark
 from toktier_stream.session.page import Utf8
 from toktier_stream.session.tree import Lines, Spine
 
-_VERSION: Final = 5
+VERSION: Final = 5
 _WITHOUT_LINES: Final = 4
 _QUARANTINED: Final = 1
 _CLOSED: Final = 2
@@ -101,7 +101,7 @@ def front(
     names = (fingerprint.encode(), tokenizer.encode(), session_id)
     parts = [
         _FIXED.pack(
-            _VERSION, _QUARANTINED * quarantined | _CLOSED * closed, len(steps) // STEP.size,
+            VERSION, _QUARANTINED * quarantined | _CLOSED * closed, len(steps) // STEP.size,
             len(recent), revision, tokens, size, chars, digest, touched, next_number,
             len(names[0]), len(names[1]), len(session_id), len(marks), len(opened), settled,
             tail_size, len(lines),
@@ -130,7 +130,7 @@ def decode(data: bytes, session_id: bytes) -> Header:
     at = _FIXED.size
     if version == _WITHOUT_LINES:
         at, lines = _FIXED_4.size, 0
-    elif version != _VERSION:
+    elif version != VERSION:
         raise ToktierError(Code.STORE_CORRUPT, f"a session header of format {version}")
     recent_at = at + steps * STEP.size
     marks_at = recent_at + remembered * _RECENT.size

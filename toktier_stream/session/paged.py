@@ -40,8 +40,9 @@ class Paged:
 
     def __init__(
         self, spine: tuple[tree.Spine, ...], lines: tree.Lines, tail: Utf8, reader: Reader,
-        numbers: tree.Numbers,
+        numbers: tree.Numbers, record: Utf8 = b"",
     ) -> None:  # fmt: skip
+        """``record``: the header's, where the rest is from one."""
         self._reader = reader
         self._numbers = numbers
         self._read = False  # whether pages were opened that may now be forgotten
@@ -56,6 +57,8 @@ class Paged:
             if not isinstance(root, tree.Node):
                 raise ToktierError(Code.STORE_CORRUPT, "a session header has a broken path")
             self._root = root
+        if record:
+            self.sealed(record)
 
     def fork(self, floor: int) -> Paged:
         """An independent copy of stored pages; O(1). ``floor``: see :class:`tree.Numbers`."""
@@ -303,8 +306,8 @@ class Paged:
         return after.record, rest
 
     def sealed(self, record: Utf8) -> None:
-        """The session was stored with this header, by :meth:`unsaved`."""
-        if self._tree is not None and self._saved >= 0:
+        """The session is stored with this header."""
+        if self._tree is not None and self._saved >= 0 and sealing.fits(record):
             path = tree.way(self._tree, self._reader)
             last = tree.last_page(path, self._reader)
             self._trail = sealing.Trail.of(record, path, last)

@@ -62,7 +62,11 @@ class Session:
         "session_id", "settled", "tokenizer", "tokens", "touched_ms",
     )  # fmt: skip
 
-    def __init__(self, header: Header, reader: Reader, numbers: tree.Numbers | None = None) -> None:
+    def __init__(
+        self, header: Header, reader: Reader, numbers: tree.Numbers | None = None,
+        record: Utf8 = b"",
+    ) -> None:  # fmt: skip
+        """``record``: the stored header, if it is one."""
         self.session_id = header.session_id
         self.fingerprint = header.fingerprint
         self.tokenizer = header.tokenizer
@@ -77,7 +81,7 @@ class Session:
         self._marks = header.marks
         self._open = header.open
         numbers = numbers or tree.Numbers(header.next_number)
-        self._paged = Paged(header.spine, header.lines, header.tail, reader, numbers)
+        self._paged = Paged(header.spine, header.lines, header.tail, reader, numbers, record)
         self._end: View | None = None
         self._stale: ends.Mark | None = None
         self._stream: stream.Stream | None = None
@@ -328,9 +332,10 @@ class Session:
     def settle(self, *, opened: bool = False) -> int:
         """After storing: forget all but the end. Returns bytes of memory still held. ``opened``:
         another version of the session may have read pages that this one shares."""
-        held = self._paged.settle(opened=opened)
-        tail = 0 if self._stream is None else self._stream.nbytes
-        return _OWN + len(self.session_id) + held + tail + ends.footprint(self._end)
+        size = _OWN + len(self.session_id) + self._paged.settle(opened=opened)
+        if self._stream is not None:
+            size += self._stream.nbytes
+        return size + ends.footprint(self._end)
 
     # Inner workings
 

@@ -28,6 +28,7 @@ from toktier_stream.session.header import (
     STEPS_COUNT_AT,
     TAIL_SIZE_AT,
     TOKENS_AT,
+    VERSION,
 )
 from toktier_stream.session.kernels import count_characters, extend_kernel, kernel
 from toktier_stream.session.node import LINE, Node, Spine, from_spine, node_record
@@ -125,6 +126,11 @@ class Scratch:
         # Where closed pages' records end; small numbers are read faster out of the second.
         self.stops = np.empty(_PAGES, dtype=np.int64)
         self.ends = memoryview(self.stops.data).cast("B").cast("q")
+
+
+def fits(record: bytes) -> bool:
+    """Whether a header's record is one that another is made from."""
+    return record[0] == VERSION
 
 
 def seal(

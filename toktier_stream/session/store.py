@@ -353,8 +353,9 @@ class Store:
             part.stored = True
             part.unload()
         for session_id, session in sealed.sessions.items():
-            _, size = self._hot.pop(session_id, (None, 0))
-            self._hot_size -= size
+            before = self._hot.pop(session_id, None)
+            if before is not None:
+                self._hot_size -= before[1]
             if session is not None:
                 self._keep(session)
 
@@ -388,7 +389,7 @@ class Store:
             return None
         header = headers.decode(data, session_id)
         numbers = Numbers(header.next_number, floor=self.floor)
-        return Session(header, self._reader(session_id), numbers)
+        return Session(header, self._reader(session_id), numbers, data)
 
     def fresh(self, session_id: bytes) -> Session:
         """An empty session that takes over the record numbers of whatever is stored."""
