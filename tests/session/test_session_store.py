@@ -410,6 +410,21 @@ def test_room_is_asked_for_before_anything_is_published(tmp_path: Path) -> None:
         store.commit(batch, changelog_offset=1)
 
 
+def test_what_was_not_admitted_is_not_sealed_again(tmp_path: Path) -> None:
+    """The same records are asked for once more, none less; nothing can be changed meanwhile."""
+    with Store.open(tmp_path / "small", map_bytes=1 << 20) as small:
+        put(small, b"one", TEXT)
+        batch = small.begin()
+        session = batch.session(b"one")
+        assert session is not None
+        session.edit(ENCODER, session.bytes, session.bytes, TEXT * 450)
+        for _ in range(2):
+            with raises(Code.STORE_FULL):
+                batch.changes()
+            with pytest.raises(ValueError, match="changes were taken"):
+                batch.session(b"one")
+
+
 def test_reading_a_whole_session_does_not_stay_in_memory(store: Store) -> None:
     """Passes over a session, whole or for an edit that is given up, leave the tail only."""
     text = TEXT * 100

@@ -86,6 +86,7 @@ class Batch:
         self._base = base
         self._sessions: dict[bytes, Session | None] = {}
         self._sealed: Sealed | None = None
+        self._admitted = False
         self.open = True
 
     def session(self, session_id: bytes) -> Session | None:
@@ -127,9 +128,10 @@ class Batch:
         if not self.open:
             raise ValueError("the batch is closed")
         if self._sealed is None:
-            sealed = self._seal()
-            self._base.admit(sealed.changes)
-            self._sealed = sealed
+            self._sealed = self._seal()
+        if not self._admitted:
+            self._base.admit(self._sealed.changes)
+            self._admitted = True
         return self._sealed
 
     def discard(self) -> None:
