@@ -29,6 +29,8 @@ _STRIDE: Final = 16
 _THREE: Final = np.uint64(3)
 _SEVEN: Final = np.uint64(7)
 _WHOLE: Final = np.uint64(0xF8)
+_NARROW: Final = np.uint64(28)
+"""Bits of a token, at most, of which two fit into a word behind the bits that wait."""
 
 
 @kernel
@@ -220,14 +222,26 @@ def pack(ids: Any, lengths: Any, out: Any) -> Any:
     shift, width = np.uint64(bits), np.uint64(bits + LENGTH_BITS)
     values, sizes, target = address_of(ids), address_of(lengths), address_of(out)
     waiting, have, at = _ZERO, _ZERO, _ZERO  # ``have``: bits that wait, below 8
-    escapes = 0
-    for i in range(n):
+    escapes: Any = 0
+    first = 0
+    if width <= _NARROW:
+        # Two at a time: each step waits for the one before it.
+        for i in range(0, n - 1, 2):
+            one, other = np.uint64(load_u32(sizes, i)), np.uint64(load_u32(sizes, i + 1))
+            escapes += (one >= _LONG) + (other >= _LONG)
+            left = np.uint64(load_u32(values, i)) | min(one, _LONG) << shift
+            right = np.uint64(load_u32(values, i + 1)) | min(other, _LONG) << shift
+            waiting |= (left | right << width) << have
+            store_text(target, at, waiting)
+            have += width + width
+            waiting >>= have & _WHOLE
+            at += have >> _THREE
+            have &= _SEVEN
+        first = n - n % 2
+    for i in range(first, n):
         size = np.uint64(load_u32(sizes, i))
-        code = size
-        if size >= _LONG:
-            code = _LONG
-            escapes += 1
-        waiting |= (np.uint64(load_u32(values, i)) | code << shift) << have
+        escapes += size >= _LONG
+        waiting |= (np.uint64(load_u32(values, i)) | min(size, _LONG) << shift) << have
         store_text(target, at, waiting)
         have += width
         waiting >>= have & _WHOLE

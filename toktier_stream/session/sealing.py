@@ -55,7 +55,8 @@ class Trail(NamedTuple):
 
     ``lines`` and ``tail``: where in the record the lines and the last page begin; ``byte``,
     ``token``: what stands left of that page; ``listed``: lines of the node above it, in its record
-    and in the header (-1: not known); ``read``: what each node's record lists, where that is known.
+    and in the header (-1: not known); ``read``: what each node's record lists, where that is known;
+    ``known``: about how many bytes of memory that takes.
     """
 
     record: bytes
@@ -66,6 +67,7 @@ class Trail(NamedTuple):
     number: int
     listed: int
     read: tuple[tree.Lines | None, ...]
+    known: int
 
     @classmethod
     def of(cls, record: bytes, path: Sequence[Node], last: page.Page) -> Trail:
@@ -78,7 +80,7 @@ class Trail(NamedTuple):
         root = path[0]
         return cls(
             record, tail - lines_size, tail, root.bytes - last.bytes, root.tokens - last.tokens,
-            last.number, listed, read,
+            last.number, listed, read, _held(read),
         )  # fmt: skip
 
     @property
@@ -108,11 +110,11 @@ class Trail(NamedTuple):
     @property
     def held(self) -> int:
         """About how many bytes of memory it takes."""
-        size = 400 + len(self.record)
-        for lines in self.read:
-            if lines:
-                size += 40 + len(lines)
-        return size
+        return 400 + len(self.record) + self.known
+
+
+def _held(read: Sequence[tree.Lines | None]) -> int:
+    return sum([40 + len(lines) for lines in read if lines])
 
 
 class Scratch:
@@ -151,7 +153,8 @@ def seal(
     if size > _SCRATCH // 4:
         return None
     view[:size] = front
-    listed, last, read, lines = trail.listed, trail.number, trail.read, trail.tail - trail.lines
+    listed, last, read, known = trail.listed, trail.number, trail.read, trail.known
+    lines = trail.tail - trail.lines
     most = min(tree.FAN - 1 - listed, _PAGES) if listed >= 0 else 0
     closed, spills, tail, stop, first, start, token, left = _seal(
         end.ids, end.lengths, np.frombuffer(end.text, np.uint8), first - end.token,
@@ -180,10 +183,11 @@ def seal(
             put(_NUMBER.unpack_from(view, step)[0], record)
             CRC.pack_into(view, step + _CRC_AT, zlib.crc32(record))
             read = (*read[:-1], whole)
+            known = _held(read)
     CRC.pack_into(view, stop, zlib.crc32(view[:stop]))
     after = Trail(
         bytes(view[: stop + _CRC_BYTES]), lines, tail, end.byte + start, end.token + first, last,
-        listed, read,
+        listed, read, known,
     )  # fmt: skip
     return after, ends.shortened(end, token, left)
 

@@ -108,6 +108,7 @@ class Store:
         self._hot_limit = hot_bytes
         self._ttl_ms = ttl_ms
         self._quota = quota_bytes
+        self._page_bytes: int = env.stat()["psize"]
         self._sessions = env.open_db(b"sessions")
         self._pages = env.open_db(b"pages")
         self._meta = env.open_db(b"meta")
@@ -335,7 +336,11 @@ class Store:
         """Raises ``STORE_FULL`` for records that may not fit. There is more room than this admits,
         so that what was published can be stored, and sessions can always be removed."""
         growth = sum([len(value) + 64 for _, value in changes if value is not None])
-        if growth and self.used_bytes() + growth > self._map_bytes:
+        # How far the file has grown is told at once; what is free of that has to be counted.
+        reached = self._page_bytes * (self._env.info()["last_pgno"] + 1)
+        if not growth or reached + growth <= self._map_bytes:
+            return
+        if self.used_bytes() + growth > self._map_bytes:
             raise ToktierError(Code.STORE_FULL, f"{self.path}: {self._map_bytes} bytes")
 
     def release(self, session_ids: Iterable[bytes]) -> None:
@@ -352,22 +357,20 @@ class Store:
         for part in sealed.written:
             part.stored = True
             part.unload()
+        hot, limit, held = self._hot, self._hot_limit, self._hot_size
         for session_id, session in sealed.sessions.items():
-            before = self._hot.pop(session_id, None)
+            before = hot.pop(session_id, None)
             if before is not None:
-                self._hot_size -= before[1]
+                held -= before[1]
             if session is not None:
-                self._keep(session)
-
-    def _keep(self, session: Session) -> None:
-        size = session.settle()
-        if size > self._hot_limit:
-            return
-        self._hot[session.session_id] = (session, size)
-        self._hot_size += size
-        while self._hot_size > self._hot_limit:
-            _, (_, gone) = self._hot.popitem(last=False)
-            self._hot_size -= gone
+                size = session.settle()
+                if size <= limit:
+                    hot[session_id] = (session, size)
+                    held += size
+        while held > limit:
+            _, (_, size) = hot.popitem(last=False)
+            held -= size
+        self._hot_size = held
 
     # What batches read
 
