@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parent.parent / "incremental"))
 from incremental_onepiece import LETTERS, artifact, spec
 
 from toktier_stream.errors import Code, ToktierError
-from toktier_stream.session import end, page, paged, splice, tree
+from toktier_stream.session import end, page, paged, sealing, splice, tree
 from toktier_stream.session.batch import session_key
 from toktier_stream.session.header import Header
 from toktier_stream.session.record import Change, Session
@@ -128,6 +128,14 @@ def make_small(patch: pytest.MonkeyPatch, kept: int = 2) -> None:
     patch.setattr(tree, "FAN", 4)
     patch.setattr(tree, "KEPT", kept)
     patch.setattr(splice, "FIRST_WINDOW", 8)
+
+
+def slower(patch: pytest.MonkeyPatch, way: str) -> None:
+    """Leave out the compiled pass (sealing.py), and what does an append's tree at once."""
+    if way in ("by the tree", "step by step"):
+        patch.setattr(sealing, "seal", lambda *_: None)
+    if way == "step by step":
+        patch.setattr(paged.Paged, "store_end", lambda *_: None)
 
 
 class Nothing:

@@ -153,12 +153,10 @@ def test_records_read_are_flat(store: Store, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(stores.SessionReader, "read", counted)
     for size in _SIZES:
         store._hot.clear()
-        store._hot_size = 0
         reads.clear()
         _append(store, b"%d" % size, 7)
         assert len(reads) <= 6
         store._hot.clear()
-        store._hot_size = 0
         reads.clear()
         batch = store.begin()
         session = batch.session(b"%d" % size)
@@ -175,7 +173,9 @@ def test_nothing_large_stays_in_memory(store: Store) -> None:
     """A live session keeps its last pages and the way to them, whatever its size."""
     for size in _SIZES:
         _append(store, b"%d" % size, 9)
-        _, footprint = store._hot[b"%d" % size]
+        kept = store._hot.entry(b"%d" % size)
+        assert kept is not None
+        _, footprint = kept
         assert footprint < 64_000
 
 

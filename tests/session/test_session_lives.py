@@ -169,7 +169,6 @@ class Lives(RuleBasedStateMachine):
                 txn.put(key, bytes(record), db=self.store._pages)
             self.damaged.add(name)
             self.store._hot.clear()
-            self.store._hot_size = 0
         self._begin()
 
     @invariant()

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session_harness import Changelog, MadeUp, check_session, dump, record_name
+from session_harness import Changelog, MadeUp, check_session, dump, record_name, slower
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import header as headers
 from toktier_stream.session import lookup
-from toktier_stream.session.paged import Paged
 from toktier_stream.session.record import Session
 from toktier_stream.session.store import Store
 from toktier_stream.tokenizer.face import Tokens
@@ -57,7 +56,6 @@ def damage(store: Store, name: bytes, number: int, database: str = "pages") -> N
         data[len(data) // 2] ^= 1
         txn.put(key, bytes(data), db=db)
     store._hot.clear()
-    store._hot_size = 0
 
 
 def test_what_is_committed_is_read_again(tmp_path: Path) -> None:
@@ -77,7 +75,6 @@ def test_what_is_committed_is_read_again(tmp_path: Path) -> None:
             assert again.header() == session.header()
             assert (again.revision, again.tokenizer, again.touched_ms) == (7, "sha256:abc", 1234)
             store._hot.clear()
-            store._hot_size = 0
     with Store.open(tmp_path / "s", map_bytes=16 << 20) as store:
         assert (store.changelog_offset, store.source_offset) == (12, 34)
         again = read(store, b"one")
@@ -440,7 +437,9 @@ def test_reading_a_whole_session_does_not_stay_in_memory(store: Store) -> None:
         session.view(at, at + 20_000)
     batch.discard()
     assert store.stat().hot_bytes <= before
-    hot, _ = store._hot[b"one"]
+    kept = store._hot.entry(b"one")
+    assert kept is not None
+    hot, _ = kept
     assert hot.settle(opened=True) <= before
 
 
@@ -614,17 +613,15 @@ def test_storing_an_end_at_once_is_storing_it_step_by_step(
     """Appends of any size, several in a batch, to live sessions and to such that are read again:
     the same records, byte for byte, whichever way."""
 
-    def lived(folder: str, *, at_once: bool) -> tuple[object, list[set[bytes]], bytes]:
+    def lived(folder: str, way: str) -> tuple[object, list[set[bytes]], bytes]:
         taken = []
         with Store.open(folder, map_bytes=16 << 20) as store, pytest.MonkeyPatch.context() as patch:
-            if not at_once:
-                patch.setattr(Paged, "store_end", lambda *_: None)
+            slower(patch, way)
             text = (TEXT * 6)[:size]
             put(store, b"one", text)
             for number, sizes in enumerate(batches):
                 if cold:
                     store._hot.clear()
-                    store._hot_size = 0
                 batch = store.begin()
                 session = batch.session(b"one")
                 assert session is not None
@@ -641,8 +638,11 @@ def test_storing_an_end_at_once_is_storing_it_step_by_step(
             assert (report.damaged, report.orphans) == ((), 0)
             return dump(store), taken, text
 
-    with TemporaryDirectory() as one, TemporaryDirectory() as other:
-        assert lived(one, at_once=True) == lived(other, at_once=False)
+    found = []
+    for way in ("at once", "by the tree", "step by step"):
+        with TemporaryDirectory() as folder:
+            found.append(lived(folder, way))
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_header_of_another_format_is_told(store: Store) -> None:

@@ -15,15 +15,14 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session_harness import Changelog, MadeUp, check_session, dump, make_small
+from session_harness import Changelog, MadeUp, check_session, dump, make_small, slower
 
 from toktier_stream.errors import Code, ToktierError
 from toktier_stream.session import header as headers
-from toktier_stream.session import sealing, tree
 from toktier_stream.session import store as stores
+from toktier_stream.session import tree
 from toktier_stream.session.batch import PAGE, SESSION, page_key, session_key
 from toktier_stream.session.node import LINE, NODE_KIND, Numbers
-from toktier_stream.session.paged import Paged
 from toktier_stream.session.store import Store
 from toktier_stream.tokenizer.face import Tokens
 
@@ -39,7 +38,6 @@ def raises(code: Code) -> pytest.RaisesExc[ToktierError]:
 def cold(store: Store) -> None:
     """Forget the live sessions."""
     store._hot.clear()
-    store._hot_size = 0
 
 
 def stored_numbers(store: Store, name: bytes) -> list[int]:
@@ -58,14 +56,6 @@ class Log(Changelog):
         self.offset += 1
         store.commit(store._batch, changelog_offset=self.offset)
         return changes
-
-
-def slower(patch: pytest.MonkeyPatch, way: str) -> None:
-    """Leave out the compiled pass (sealing.py), and what does an append's tree at once."""
-    if way in ("by the tree", "step by step"):
-        patch.setattr(sealing, "seal", lambda *_: None)
-    if way == "step by step":
-        patch.setattr(Paged, "store_end", lambda *_: None)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3, 7])

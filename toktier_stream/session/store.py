@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -52,6 +51,7 @@ from toktier_stream.session.batch import (
 from toktier_stream.session.environment import open_environment, stored_map_bytes, told
 from toktier_stream.session.expiry import Expiry
 from toktier_stream.session.header import Header
+from toktier_stream.session.live import Live
 from toktier_stream.session.orphans import Orphans
 from toktier_stream.session.reader import SessionReader, record_name, record_names
 from toktier_stream.session.record import Session
@@ -105,7 +105,6 @@ class Store:
         self._env = env
         self._lock = lock
         self._map_bytes = map_bytes
-        self._hot_limit = hot_bytes
         self._ttl_ms = ttl_ms
         self._quota = quota_bytes
         self._page_bytes: int = env.stat()["psize"]
@@ -113,9 +112,8 @@ class Store:
         self._pages = env.open_db(b"pages")
         self._meta = env.open_db(b"meta")
         self._expiry = Expiry(env, env.open_db(b"expiry"), self._sessions)
-        self._hot: OrderedDict[bytes, tuple[Session, int]] = OrderedDict()
-        self._hot_size = 0
-        self._hits = self._misses = 0
+        self._hot = Live(hot_bytes)
+        self._misses = 0
         self._batch: Batch | None = None
         self._orphans = Orphans()
         self.scratch = Scratch()
@@ -194,7 +192,6 @@ class Store:
         if self._batch is not None:
             self._batch.discard()
         self._hot.clear()
-        self._hot_size = 0
         if self._lock >= 0:
             with ExitStack() as closing:
                 closing.callback(os.close, self._lock)
@@ -300,7 +297,6 @@ class Store:
             self._batch.discard()
             self._batch = None
         self._hot.clear()
-        self._hot_size = 0
 
     def _write(self, changes: Changes, changelog_offset: int, source_offset: int) -> None:
         sessions, pages, meta = self._sessions, self._pages, self._meta
@@ -345,32 +341,13 @@ class Store:
 
     def release(self, session_ids: Iterable[bytes]) -> None:
         """Forget what a batch has read beyond what live sessions keep."""
-        for session_id in session_ids:
-            hot = self._hot.get(session_id)
-            if hot is not None:
-                session, before = hot
-                size = session.settle(opened=True)
-                self._hot[session_id] = (session, size)
-                self._hot_size += size - before
+        self._hot.release(session_ids)
 
     def _remember(self, sealed: Sealed) -> None:
         for part in sealed.written:
             part.stored = True
             part.unload()
-        hot, limit, held = self._hot, self._hot_limit, self._hot_size
-        for session_id, session in sealed.sessions.items():
-            before = hot.pop(session_id, None)
-            if before is not None:
-                held -= before[1]
-            if session is not None:
-                size = session.settle()
-                if size <= limit:
-                    hot[session_id] = (session, size)
-                    held += size
-        while held > limit:
-            _, (_, size) = hot.popitem(last=False)
-            held -= size
-        self._hot_size = held
+        self._hot.keep(sealed.sessions)
 
     # What batches read
 
@@ -378,9 +355,7 @@ class Store:
         """A session to change freely, from memory or LMDB. Raises ``STORE_CORRUPT``."""
         hot = self._hot.get(session_id)
         if hot is not None:
-            self._hits += 1
-            self._hot.move_to_end(session_id)
-            return hot[0].fork(self.floor)
+            return hot.fork(self.floor)
         session = self._stored(session_id)
         self._misses += session is not None
         return session
@@ -472,8 +447,8 @@ class Store:
             sessions = txn.stat(self._sessions)["entries"]
             records = txn.stat(self._pages)["entries"]
         return Stat(
-            sessions, records, self.used_bytes(), self._map_bytes, len(self._hot), self._hot_size,
-            self._hits, self._misses,
+            sessions, records, self.used_bytes(), self._map_bytes, len(self._hot), self._hot.size,
+            self._hot.hits, self._misses,
         )  # fmt: skip
 
     def session_ids(self) -> Iterator[bytes]:
