@@ -41,14 +41,19 @@ def release(
     held -= piece
     if held - longest < known or held <= longest_whole:
         return 0
-    cut = np.int64(held)
-    for prefix in range(held - 1, held - longest - 1, -1):
-        p = np.int64(prefix)
-        while p != cut:
-            if p > cut:
-                p -= np.int64(sizes[np.int64(theta[p])])
-            else:
-                cut -= np.int64(sizes[np.int64(theta[cut])])
+    # The last boundary that all these chains have: from the right on, a chain that has one at a
+    # place moves on to its next one, and chains that have the same are one from there on.
+    met = np.zeros(held + 1, np.uint8)
+    met[held - longest :] = 1
+    chains, cut = longest + 1, np.int64(held)
+    while chains > 1:
+        if met[cut]:
+            left = cut - np.int64(sizes[np.int64(theta[cut])])
+            chains -= int(np.int64(met[left]))
+            met[left] = 1
+        cut -= 1
+    while not met[cut]:
+        cut -= 1
     # At a character, and with as much behind it as the next steps may read.
     while cut > 0 and (len(theta) - cut <= longest + _AFTER or text[piece + cut] & 0xC0 == 0x80):
         cut -= np.int64(sizes[np.int64(theta[cut])])
