@@ -10,6 +10,7 @@ import numpy.typing as npt
 from toktier_stream.incremental.jit import kernel
 from toktier_stream.incremental.rules import Ints, Longs, Symbols
 from toktier_stream.tokenizer.face import Ids
+from toktier_stream.tokenizer.jit import address_of, load_u32, store_u32
 
 Sizes = npt.NDArray[np.uint16]
 
@@ -90,9 +91,13 @@ def chain(
         at -= 1
         ids[at], lengths[at] = theta[p], size
         p -= int(size)
-    for i in range(at, room):
-        found = np.int64(np.int32(ids[i]))
-        ids[i] = of[found] if found > 0 else np.uint32(-1 - found)
+    out, of_node = address_of(ids), address_of(of)
+    for i in range(np.uint64(at), np.uint64(room)):
+        found = np.int64(np.int32(load_u32(out, i)))
+        if found > 0:
+            store_u32(out, i, load_u32(of_node, np.uint64(found)))
+        else:
+            store_u32(out, i, -1 - found)
     return at, kept, p
 
 

@@ -22,6 +22,7 @@ from toktier_stream.incremental.pieces import walk_pieces
 from toktier_stream.incremental.release import release
 from toktier_stream.incremental.rules import Longs, Symbols
 from toktier_stream.tokenizer.face import Ids
+from toktier_stream.tokenizer.jit import address_of, load_u8
 from toktier_stream.tokenizer.literals import grows_from, longest_at
 from toktier_stream.tokenizer.runs import SAFE
 from toktier_stream.tokenizer.utf8 import character_start, decode
@@ -292,9 +293,9 @@ def _usual(text: Symbols, old_end: int, old_literals: bool, plan: Longs) -> bool
     normalization leaves it alone."""
     size = len(text)
     lit, kinds = literals_of(plan), kinds_of(plan)
-    first = lit.first
+    data, first = address_of(text), address_of(lit.first)
     for at in range(size if old_literals else max(0, old_end - lit.reach + 1), size):
-        if first[text[at]]:
+        if load_u8(first, np.uint64(load_u8(data, np.uint64(at)))):
             stop, token = longest_at(text, at, size, lit.edges, lit.shift, lit.final)
             if token >= 0 and stop > old_end:
                 return False
