@@ -116,7 +116,8 @@ def test_every_answer_is_timed_and_judged():
     result = run()
     assert result["exact"]
     (point,) = result["points"]
-    assert point["kept_up"]
+    # A busy machine may not keep up; then the point must say so.
+    assert point["kept_up"] is (point["seconds"] < SMALL.warm_s + SMALL.seconds + 1.0)
     assert point["late"] == 0
     assert 0 < point["p50_ms"] <= point["p99_ms"] <= point["max_ms"]
     assert 0 < point["from_send"]["p50_ms"] <= point["p50_ms"]
